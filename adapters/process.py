@@ -1,0 +1,127 @@
+"""An engine process in its own process group: started, watched while it comes up, stopped as a group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from vocabulary.errors import EngineUnavailable
+
+TAIL_BYTES = 3000
+STOP_GRACE_S = 20.0
+
+
+def free_port() -> int:
+    """A loopback TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def log_tail(path: Path, limit: int = TAIL_BYTES) -> str:
+    """The end of a log as text; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - limit))
+            return file.read().decode("utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+class EngineProcess:
+    """A child in its own session whose output goes to a log file.
+
+    `stdin`/`stdout` are pipes only when `pipes` is true (worker mode); stderr always goes to the log.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        pipes: bool = False,
+    ) -> None:
+        self.engine, self.log = engine, log
+        self._log_file = log.open("ab")
+        try:
+            self.child: subprocess.Popen[bytes] = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else self._log_file,
+                stderr=self._log_file,
+                env=dict(os.environ) | dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log_file.close()
+            raise EngineUnavailable(f"{engine}: cannot run {command[0]}: {error}") from None
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        """Pipe to the child; only with `pipes`."""
+        assert self.child.stdin is not None
+        return self.child.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """Pipe from the child; only with `pipes`."""
+        assert self.child.stdout is not None
+        return self.child.stdout
+
+    def exit_text(self) -> str | None:
+        """None while the child runs, else how it ended."""
+        code = self.child.poll()
+        if code is None:
+            return None
+        return f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+
+    def wait_ready(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Poll `ready` until it is true; EngineUnavailable when the child ends or the time runs out first."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if (ended := self.exit_text()) is not None:
+                raise EngineUnavailable(f"{self.engine}: {ended} while starting. {self.log_hint()}")
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"{self.engine}: not ready after {timeout_s:.0f} s. {self.log_hint()}")
+            time.sleep(0.1)
+
+    def log_hint(self) -> str:
+        """Where the log is and how it ends."""
+        return f"Log: {self.log}\n{log_tail(self.log)}"
+
+    def stop(self) -> None:
+        """SIGTERM to the group, SIGKILL after a grace period; leaves no member behind and never raises."""
+        group = self.child.pid
+        for pipe in (self.child.stdin, self.child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_GRACE_S
+        while time.monotonic() < deadline and _group_alive(self.child, group):
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(timeout=STOP_GRACE_S)
+        self._log_file.close()
+
+
+def _group_alive(child: subprocess.Popen[bytes], group: int) -> bool:
+    """Whether any process of the group still runs (the reaped leader does not count)."""
+    child.poll()
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,29 @@
+"""Engine name to adapter, loaded on first use."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+
+from adapters.base import Adapter
+from vocabulary.errors import UsageError
+
+ADAPTERS = {
+    "reference": "adapters.reference.adapter:ReferenceAdapter",
+    "llama.cpp": "adapters.llama_cpp.adapter:LlamaCppAdapter",
+    "llama-cpp-python": "adapters.llama_cpp_python.adapter:LlamaCppPythonAdapter",
+    "vllm": "adapters.vllm.adapter:VllmAdapter",
+    "sglang": "adapters.sglang.adapter:SglangAdapter",
+}
+
+
+def adapter_for(engine: str) -> Adapter:
+    """The adapter of an engine; UsageError names the nearest known one."""
+    if engine not in ADAPTERS:
+        near = difflib.get_close_matches(engine, ADAPTERS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ADAPTERS)}"
+        raise UsageError(f"unknown engine {engine!r}; {hint}")
+    module, _, attribute = ADAPTERS[engine].partition(":")
+    adapter = getattr(import_module(module), attribute)()
+    assert isinstance(adapter, Adapter)
+    return adapter

@@ -1,0 +1,169 @@
+"""The harness's side of a worker: JSON lines over a child's stdin and stdout.
+
+Protocol, version 1. The worker is a stand-alone script run by the engine's own Python; it writes one
+`hello` line when the engine is ready and then one line per line it reads:
+
+    <- {"hello": 1, "facts": {...}}                          facts as keyword arguments of EngineFacts
+    -> {"op": "send", "requests": [{"request_id", "ids", "max_tokens", "namespace", "features"}]}
+    <- {"ok": true, "replies": [{... keyword arguments of Reply ...}]}
+    -> {"op": "reset"}            <- {"ok": true, "reset": true | false}
+    -> {"op": "close"}            <- nothing; the worker ends
+    <- {"ok": false, "refused": "why"}    this request only
+    <- {"ok": false, "failed": "why"}     the engine cannot go on
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapters.process import EngineProcess
+from vocabulary.engine import EngineFacts, Mode, Reply, TokenRequest
+from vocabulary.errors import EngineFailed, EngineUnavailable, HitparityError, RequestRefused
+
+PROTOCOL = 1
+MAX_LINE_BYTES = 64 << 20
+
+
+class Worker:
+    """A running worker script; gives the raw facts of its hello line and exchanges messages."""
+
+    def __init__(
+        self,
+        engine: str,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        start_timeout_s: float,
+        request_timeout_s: float,
+    ) -> None:
+        self.engine, self._timeout_s = engine, request_timeout_s
+        self._process = EngineProcess(engine, command, log=folder / "engine.log", environment=environment, pipes=True)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._buffer = bytearray()
+        try:
+            hello = self._receive(start_timeout_s)
+            if hello.get("hello") != PROTOCOL:
+                why = hello.get("failed") or f"said {str(hello)[:300]} in place of hello {PROTOCOL}"
+                raise EngineUnavailable(f"{engine}: the worker {why}. {self._process.log_hint()}")
+            self.facts: dict[str, Any] = hello["facts"]
+        except HitparityError as error:
+            self.close()
+            raise EngineUnavailable(str(error)) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, requests: Sequence[TokenRequest]) -> list[Reply]:
+        """Send the requests together; replies in their order."""
+        message = {
+            "op": "send",
+            "requests": [
+                {
+                    "request_id": r.request_id,
+                    "ids": list(r.ids),
+                    "max_tokens": r.max_tokens,
+                    "namespace": r.namespace,
+                    "features": sorted(r.features),
+                }
+                for r in requests
+            ],
+        }
+        return [_reply(fields) for fields in self.exchange(message)["replies"]]
+
+    def reset(self) -> bool:
+        """Ask the engine to forget its cache."""
+        return bool(self.exchange({"op": "reset"})["reset"])
+
+    def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """One message out, one answer in; RequestRefused or EngineFailed as the worker says."""
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError) as error:
+            raise EngineFailed(f"{self.engine}: {self._ended() or error}. {self._process.log_hint()}") from None
+        answer = self._receive(self._timeout_s)
+        if answer.get("ok") is True:
+            return answer
+        if "refused" in answer:
+            raise RequestRefused(f"{self.engine}: {answer['refused']}")
+        raise EngineFailed(f"{self.engine}: {answer.get('failed', answer)}. {self._process.log_hint()}")
+
+    def close(self) -> None:
+        """End the worker; never raises."""
+        self._selector.close()
+        self._process.stop()
+
+    def _ended(self) -> str | None:
+        time.sleep(0.2)  # a closed pipe is seen a moment before the exit status
+        return self._process.exit_text()
+
+    def _receive(self, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            if not self._selector.select(max(0.0, deadline - time.monotonic())):
+                raise EngineFailed(f"{self.engine}: no answer within {timeout_s:.0f} s. {self._process.log_hint()}")
+            data = self._process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
+            if not data:
+                raise EngineFailed(f"{self.engine}: {self._ended() or 'closed its pipe'}. {self._process.log_hint()}")
+            self._buffer += data
+            if len(self._buffer) > MAX_LINE_BYTES:
+                raise EngineFailed(f"{self.engine}: answered with a line of over {MAX_LINE_BYTES} bytes")
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer = bytearray(rest)
+        try:
+            answer = json.loads(line)
+        except (UnicodeDecodeError, json.JSONDecodeError):
+            raise EngineFailed(f"{self.engine}: the worker wrote a line that is not JSON: {bytes(line[:200])!r}") from None
+        if not isinstance(answer, dict):
+            raise EngineFailed(f"{self.engine}: the worker wrote a line that is not an object: {bytes(line[:200])!r}")
+        return answer
+
+
+class WorkerEngine:
+    """`vocabulary.engine.Engine` over a `Worker`."""
+
+    def __init__(self, worker: Worker, facts: EngineFacts) -> None:
+        self._worker, self.facts = worker, facts
+
+    def send(self, request: TokenRequest) -> Reply:
+        """Send one request and wait."""
+        return self._worker.send([request])[0]
+
+    def send_together(self, requests: Sequence[TokenRequest]) -> list[Reply]:
+        """Send all at once."""
+        return self._worker.send(requests)
+
+    def reset(self) -> bool:
+        """Ask the engine to forget its cache."""
+        return self._worker.reset()
+
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
+
+def facts_from(raw: Mapping[str, Any], **more: Any) -> EngineFacts:
+    """EngineFacts from a hello line's fields; `more` adds what the adapter knows (mode, law, ...)."""
+    fields = dict(raw) | more
+    fields["mode"] = Mode(fields["mode"])
+    fields["groups"] = tuple(fields["groups"])
+    fields["notes"] = tuple(fields.get("notes", ()))
+    return EngineFacts(**fields)
+
+
+def _reply(fields: Mapping[str, Any]) -> Reply:
+    steps = fields.get("steps")
+    return Reply(
+        **{
+            **fields,
+            "output_ids": tuple(fields["output_ids"]),
+            "steps": None if steps is None else tuple((int(a), int(b)) for a, b in steps),
+        }
+    )

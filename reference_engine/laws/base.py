@@ -1,0 +1,128 @@
+"""The interface of a law, both as a predictor and as the cache manager of the reference engine.
+
+As a predictor (no pool limit unless asked for):
+
+    expectation = law.send(request)            # what the engine will answer
+    law.finish(request, reply.output_ids)      # what it will have afterwards
+    law.reset()
+
+As a cache manager, one request goes through
+
+    lease = law.admit(request)       # look up, pin what is hit, reserve slots for the whole prompt
+    law.computed(lease, end)         # positions [0, end) now have KV: publish what the rule publishes
+    law.append(lease, token_id)      # a generated token: reserve its slot
+    law.release(lease)               # done: unpin, keep what the rule keeps
+
+`send` and `finish` are these four in order, so a prediction and the reference engine cannot disagree.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vocabulary.engine import TokenRequest
+from vocabulary.ledger import Cause, Ledger
+
+Ids = npt.NDArray[np.int32]
+Slots = npt.NDArray[np.int64]
+
+
+class PoolExhausted(Exception):
+    """No free or evictable memory is left for this request; it has to wait for others to finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What a law says one request will get."""
+
+    hit_len: int
+    """Tokens the engine will report as taken from cache."""
+    position_start: int
+    """First position it will compute."""
+    ledger: Ledger
+    per_group: Mapping[str, int]
+    """Longest reuse each layer group alone would allow, in tokens."""
+    binding: Cause | None
+    """The cause of the first recomputed token: the constraint whose removal lengthens the hit."""
+    junction: int
+    """Boundary that only the next sibling can use; equal to hit_len where there is none."""
+
+
+class Lease:
+    """One request's hold on the cache: its tokens so far and the pool slot of every position."""
+
+    __slots__ = ("computed_len", "expectation", "held", "ids", "length", "request", "slots")
+
+    def __init__(self, request: TokenRequest, expectation: Expectation) -> None:
+        self.request, self.expectation = request, expectation
+        capacity = request.prompt_len + request.max_tokens
+        self.ids: Ids = np.empty(capacity, np.int32)
+        self.ids[: request.prompt_len] = request.ids
+        self.length = request.prompt_len
+        """Tokens so far: prompt and generated."""
+        self.computed_len = expectation.position_start
+        """Positions that have KV."""
+        self.slots: Slots = np.empty(capacity, np.int64)
+        """Pool slot of each position, valid up to `length`; positions below the hit are shared and read-only."""
+        self.held: object = None
+        """The law's own handle on what the lease pins."""
+
+
+class Law(ABC):
+    """One system's lookup rule for one version and configuration."""
+
+    id: str
+    """Such as "vllm@0.32"."""
+    granule: int
+    """Smallest reusable step in tokens."""
+    caps_last_token: bool = True
+    pool_tokens: int | None
+    """Token slots of the pool; None: unbounded (prediction only)."""
+
+    @abstractmethod
+    def admit(self, request: TokenRequest) -> Lease:
+        """Look up the prompt and reserve slots for all of it; PoolExhausted (and no effect) when there is no room."""
+
+    @abstractmethod
+    def computed(self, lease: Lease, end: int) -> None:
+        """Positions `[0, end)` of the lease have KV now."""
+
+    @abstractmethod
+    def append(self, lease: Lease, token_id: int) -> None:
+        """A generated token joins the lease and gets a slot; its KV is not computed yet."""
+
+    @abstractmethod
+    def release(self, lease: Lease) -> None:
+        """The request is over: unpin, and keep for reuse what the rule keeps."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget everything; only allowed while no lease is held."""
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """AssertionError when the pool's books do not add up: every slot is free, cached or owned, exactly once."""
+
+    def send(self, request: TokenRequest) -> Expectation:
+        """Predict the answer to `request` and take its prompt as computed; `finish` must follow."""
+        lease = self.admit(request)
+        self.computed(lease, request.prompt_len)
+        self._sent[request.request_id] = lease
+        return lease.expectation
+
+    def finish(self, request: TokenRequest, output_ids: Sequence[int]) -> None:
+        """Tell the law what the engine generated; the last token has no KV, as in every engine covered."""
+        lease = self._sent.pop(request.request_id)
+        for token_id in output_ids:
+            self.append(lease, token_id)
+        if output_ids:
+            self.computed(lease, lease.length - 1)
+        self.release(lease)
+
+    def __init__(self) -> None:
+        self._sent: dict[str, Lease] = {}

@@ -1,0 +1,146 @@
+"""What goes to an engine, what comes back, and what the engine says about itself.
+
+Times are `time.monotonic_ns()` readings, one clock for all processes of a machine (Linux).
+`None` always means that the engine did not say; it is never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+Span = tuple[int, int]
+"""A half-open interval of token positions, `[start, end)`."""
+
+
+class Mode(StrEnum):
+    """How hitparity reaches an engine."""
+
+    LAUNCH = "launch"
+    """Start the engine's own server and speak its protocol."""
+    WORKER = "worker"
+    """Run the engine in process inside a stand-alone worker script, JSON lines over a pipe."""
+    ATTACH = "attach"
+    """Speak to a server the user runs, by URL."""
+
+
+class Fidelity(StrEnum):
+    """What stands behind an answer; every record names it."""
+
+    LAW = "law"
+    LOOKUP = "lookup"
+    SERVED = "served"
+
+
+class Feature(StrEnum):
+    """Request features that matter to a prefix cache."""
+
+    LOGPROB = "logprob"
+    """Report the log-probability of the first generated token; leaves the lookup alone."""
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    """Log-probabilities of the prompt; engines turn the lookup (partly) off for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """One prompt as token IDs, decoded greedily for exactly `max_tokens` tokens (end-of-text ignored)."""
+
+    request_id: str
+    ids: tuple[int, ...]
+    max_tokens: int = 1
+    namespace: str | None = None
+    """Cache salt; requests of different namespaces must never share."""
+    features: frozenset[Feature] = frozenset()
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What an engine reported for one request, and how it was read."""
+
+    request_id: str
+    prompt_len: int
+    """Prompt tokens by the engine's own count."""
+    hit_len: int | None
+    """Tokens the engine says it took from its cache."""
+    hit_source: str
+    """The field or counter `hit_len` was read from."""
+    position_start: int | None
+    """Absolute position of the first token the model computed."""
+    position_source: str
+    """Where `position_start` was observed; "none" where the engine shows it nowhere."""
+    output_ids: tuple[int, ...]
+    first_logprob: float | None
+    """Natural-log probability of `output_ids[0]`."""
+    sent_ns: int
+    first_token_ns: int | None
+    done_ns: int
+    steps: tuple[Span, ...] | None
+    """Prefill steps in order, as spans of prompt positions."""
+    native: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's own fields worth keeping, JSON values only."""
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """Request sent to first generated token received."""
+        return None if self.first_token_ns is None else self.first_token_ns - self.sent_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What a started engine says about itself; read back from it, not copied from the request."""
+
+    engine: str
+    version: str
+    mode: Mode
+    device: str
+    dtype: str
+    granule: int
+    """Smallest reusable step in tokens: block, page or 1."""
+    groups: tuple[str, ...]
+    """Kinds of layer groups, such as ("full",) or ("full", "swa:128")."""
+    context_len: int
+    """Longest prompt plus output in tokens."""
+    vocab_size: int
+    caps_last_token: bool = True
+    """True where at least one prompt position is always computed."""
+    law: str | None = None
+    """Law id that covers this engine as configured, e.g. "vllm@0.32"; None: no law covers it."""
+    law_options: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved options that law reads."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Resolved options as the engine reports them, JSON values only."""
+    emulated: bool = False
+    """True for the reference engine running another system's law."""
+    can_salt: bool = False
+    """True where `TokenRequest.namespace` separates caches."""
+    notes: tuple[str, ...] = ()
+    """Limits worth a line in every report (no law for these groups, bf16 computed in fp32, ...)."""
+
+
+class Engine(Protocol):
+    """A started engine. Not thread-safe; close it exactly once (a context manager does)."""
+
+    facts: EngineFacts
+
+    def send(self, request: TokenRequest) -> Reply:
+        """Send one request and wait. Raises RequestRefused, or EngineFailed when the engine is gone."""
+        ...
+
+    def send_together(self, requests: Sequence[TokenRequest]) -> list[Reply]:
+        """Send all at once; replies in the order of `requests`."""
+        ...
+
+    def reset(self) -> bool:
+        """Ask the engine to forget its cache; False: it has no way to. The harness verifies by observing."""
+        ...
+
+    def close(self) -> None:
+        """Stop what was started, politely and then by force; never raises."""
+        ...
