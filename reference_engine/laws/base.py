@@ -47,10 +47,13 @@ class Expectation:
     ledger: Ledger
     per_group: Mapping[str, int]
     """Longest reuse each layer group alone would allow, in tokens."""
-    binding: Cause | None
-    """The cause of the first recomputed token: the constraint whose removal lengthens the hit."""
     junction: int
     """Boundary that only the next sibling can use; equal to hit_len where there is none."""
+
+    @property
+    def binding(self) -> Cause | None:
+        """The cause of the first recomputed token: the constraint whose removal lengthens the hit."""
+        return next((i.cause for i in self.ledger.intervals if i.cause is not Cause.REUSED), None)
 
 
 class Lease:

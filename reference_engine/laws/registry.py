@@ -1,0 +1,97 @@
+"""Law id and options to a law, built on first use. A law never guesses outside what it covers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reference_engine.laws.base import Law
+from reference_engine.laws.sglang import VERSIONS as SGLANG_VERSIONS
+from reference_engine.laws.sglang import SglangFullAttention
+from reference_engine.laws.vllm import VERSIONS as VLLM_VERSIONS
+from reference_engine.laws.vllm import VllmFullAttention
+from vocabulary.errors import LawDoesNotCover, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class LawEntry:
+    """One law id: what it covers, the options it reads, and how to build it."""
+
+    id: str
+    covers: str
+    options: tuple[str, ...]
+    build: Callable[[Mapping[str, Any], int | None], Law]
+    """`(options, pool_tokens)`; `pool_tokens=None` predicts with an unbounded pool."""
+
+
+def _vllm(version: str) -> LawEntry:
+    def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
+        block = _positive(options, "block_size", 16)
+        return VllmFullAttention(
+            version,
+            block,
+            enable_prefix_caching=bool(options.get("enable_prefix_caching", True)),
+            num_blocks=_pages(pool_tokens, block, options.get("num_blocks")),
+        )
+
+    return LawEntry(
+        f"vllm@{version}",
+        "full attention, no speculation",
+        ("block_size", "enable_prefix_caching", "num_blocks"),
+        build,
+    )
+
+
+def _sglang(version: str) -> LawEntry:
+    def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
+        page = _positive(options, "page_size", 1)
+        return SglangFullAttention(
+            version,
+            page,
+            disable_radix_cache=bool(options.get("disable_radix_cache", False)),
+            num_pages=_pages(pool_tokens, page, options.get("num_pages")),
+        )
+
+    return LawEntry(
+        f"sglang@{version}",
+        "full attention, no speculation",
+        ("page_size", "disable_radix_cache", "num_pages"),
+        build,
+    )
+
+
+LAWS: dict[str, LawEntry] = {
+    entry.id: entry
+    for entry in (
+        *(_vllm(version) for version in VLLM_VERSIONS),
+        *(_sglang(version) for version in SGLANG_VERSIONS),
+    )
+}
+
+
+def make_law(law_id: str, options: Mapping[str, Any], *, pool_tokens: int | None = None) -> Law:
+    """Build a law.
+
+    Raises UsageError for an unknown id or option and LawDoesNotCover for options outside the rule.
+    """
+    entry = LAWS.get(law_id)
+    if entry is None:
+        near = difflib.get_close_matches(law_id, LAWS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "see `hitparity list laws`"
+        raise UsageError(f"unknown law {law_id!r}; {hint}")
+    if unknown := sorted(set(options) - set(entry.options)):
+        raise UsageError(f"law {law_id} has no option {unknown[0]!r}; it reads: {', '.join(entry.options)}")
+    return entry.build(options, pool_tokens)
+
+
+def _positive(options: Mapping[str, Any], key: str, default: int) -> int:
+    value = options.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise LawDoesNotCover(f"{key} = {value!r}: a positive whole number is needed")
+    return value
+
+
+def _pages(pool_tokens: int | None, page_size: int, pages: int | None) -> int | None:
+    return pages if pool_tokens is None else pool_tokens // page_size
