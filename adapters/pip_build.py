@@ -103,10 +103,8 @@ class _Steps:
                     count = f" {collected} of {total} packages" if total else ""
                     self.progress(f"{name}: {what}{count}, {elapsed:.0f} s")
         if child.returncode:
-            kept = self.folder.with_name(self.folder.name + ".log")
-            shutil.copy(self.log, kept)
             raise EngineUnavailable(
-                f"{name}: {what} failed with status {child.returncode}. Log: {kept}\n{log_tail(self.log)}"
+                f"{name}: {what} failed with status {child.returncode}. Log: {self.log}\n{log_tail(self.log)}"
             )
 
 
