@@ -1,0 +1,1 @@
+"""One workload family per module: a parameter model and a pure function from it to sends."""
