@@ -1,8 +1,8 @@
 """A model folder on disk, opened and checked.
 
-    DIR/config.json, model.safetensors, tokenizer.json, ...   HF checkpoint (vLLM, SGLang, reference engine)
-    DIR/model.gguf                                            the same weights for llama.cpp
-    DIR/hitparity.json                                        name, seed, dtype, SHA-256 of both weight files
+DIR/config.json, model.safetensors, tokenizer.json, ...   HF checkpoint (vLLM, SGLang, reference engine)
+DIR/model.gguf                                            the same weights for llama.cpp
+DIR/hitparity.json                                        name, seed, dtype, SHA-256 of both weight files
 """
 
 from __future__ import annotations

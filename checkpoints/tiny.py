@@ -1,0 +1,154 @@
+"""Tiny models with random weights: one per kind of KV cache that engines treat differently.
+
+Two to six megabytes each, drawn in well under a second. Their head dimension, 64, is one that GPU attention
+kernels accept.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.random import PCG64
+
+from checkpoints.bf16 import Bits, Floats, to_bits
+from checkpoints.bpe import BpeVocabulary, byte_alphabet
+from checkpoints.gguf_file import adds_one_to_norm
+from checkpoints.layout import Config, tensor_shapes
+from checkpoints.model import Model
+
+VOCAB_SIZE = 2048
+BOS, EOS = 257, 258
+
+_COMMON = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+    "pad_token_id": EOS,
+}
+
+CONFIGS: dict[str, Config] = {
+    "tiny-qwen3": _COMMON
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "rope_theta": 1e6,
+        "use_sliding_window": False,
+    },
+    "tiny-llama": _COMMON
+    | {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "rope_theta": 1e4,
+        "mlp_bias": False,
+    },
+    "tiny-gemma3": _COMMON
+    | {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+        "sliding_window": 128,
+        "sliding_window_pattern": 6,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 64,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "tie_word_embeddings": True,
+    },
+    "tiny-qwen3.5": _COMMON
+    | {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "hidden_act": "silu",
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "full_attention_interval": 4,
+        # as many value heads as key heads: llama.cpp orders value heads differently otherwise
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "linear_conv_kernel_dim": 4,
+        "partial_rotary_factor": 0.25,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [3, 3, 2],
+            "mrope_interleaved": True,
+        },
+    },
+}
+"""config.json of each tiny model; begin, end and dtype are added when it is written."""
+
+
+def build(name: str, seed: int) -> Model:
+    """Draw the weights of one of `CONFIGS`."""
+    config = CONFIGS[name]
+    weights = {
+        tensor: _draw(tensor, shape, seed, config["model_type"]) for tensor, shape in tensor_shapes(config).items()
+    }
+    # An engine told to ignore end-of-text may mask it (llama.cpp) or sample it all the same (vLLM, SGLang).
+    # A zero row gives logit 0, which never wins, so both decode the same tokens.
+    weights["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"][[BOS, EOS]] = 0
+    return Model(name=name, seed=seed, dtype="float32", config=config, vocabulary=vocabulary(), weights=weights)
+
+
+def vocabulary() -> BpeVocabulary:
+    """ASCII bytes, one merge, begin and end of text; every other ID stands for its own name `<|tN|>`.
+
+    Bytes from 128 up are left out: alone they are no UTF-8, and llama-server answers HTTP 500 when the model
+    generates one. The merge is there because llama.cpp refuses a BPE vocabulary without any.
+    """
+    alphabet = byte_alphabet()
+    tokens = [alphabet[token_id] if token_id < 128 else f"<|t{token_id}|>" for token_id in range(VOCAB_SIZE)]
+    space = alphabet[ord(" ")]
+    merged = 256
+    tokens[merged], tokens[BOS], tokens[EOS] = f"{space}t", "<|bos|>", "<|eos|>"
+    control = frozenset({BOS, EOS})
+    return BpeVocabulary(
+        tokens=tuple(tokens),
+        merges=(f"{space} t",),
+        control=control,
+        literal=frozenset(range(128, VOCAB_SIZE)) - control - {merged},
+        bos=BOS,
+        eos=EOS,
+        pre="gpt-2",
+    )
+
+
+def _draw(name: str, shape: tuple[int, ...], seed: int, model_type: str) -> Bits:
+    """Weights that keep activations near unit variance, so that no layer is idle and none saturates."""
+    values = _normal(name, shape, seed)
+    if name.endswith("A_log"):
+        return to_bits(values - np.float32(3))  # decay of a few per cent per token: the state remembers dozens
+    if name.endswith("norm.weight") or name.endswith("dt_bias"):
+        mean = 0 if adds_one_to_norm(model_type, name) else 1
+        return to_bits(np.float32(mean) + np.float32(0.1) * values)
+    spread = 0.5 if "embed_tokens" in name else 1 / math.sqrt(shape[-1])
+    return to_bits(np.float32(spread) * values)
+
+
+def _normal(name: str, shape: tuple[int, ...], seed: int) -> Floats:
+    """Near-normal numbers, each the sum of the four 16-bit parts of one random word.
+
+    numpy promises the stream of a bit generator for ever (NEP 19) but not that of its distributions.
+    """
+    words = PCG64([seed, *name.encode()]).random_raw(math.prod(shape))
+    sums = words.view(np.uint16).reshape(-1, 4).sum(axis=1, dtype=np.int64)
+    deviation = math.sqrt((0x1_0000**2 - 1) / 3)
+    return ((sums - 2 * 0xFFFF) / deviation).astype(np.float32).reshape(shape)
