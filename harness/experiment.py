@@ -1,0 +1,233 @@
+"""The experiment file: TOML, checked key by key before anything starts.
+
+    name = "quickstart"
+    seed = 0
+    models = ["smollm2-135m"]
+
+    [[engine]]
+    name = "vllm"
+    options = { block_size = 32 }
+
+    [[engine]]                      # a list of values makes one configuration per value
+    name = "sglang"
+    matrix = { page_size = [1, 16, 64] }
+
+    [[workload]]
+    family = "changed"
+    shared = 1024
+
+Every engine x model x workload is a cell, unless a workload names its own models or engines.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from adapters.base import EngineSpec
+from adapters.registry import adapter_for
+from vocabulary.engine import Mode
+from vocabulary.errors import HitparityError, UsageError
+from workloads.families.base import Parameters
+from workloads.registry import FAMILIES, Family
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
+MAX_FILE_BYTES = 1 << 20
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EngineEntry(_Strict):
+    """One `[[engine]]` table."""
+
+    name: str
+    """Engine of `hitparity list engines`, or "law" for a prediction without any engine."""
+    label: str | None = None
+    """Name in tables; made from name and options where absent."""
+    version: str | None = None
+    mode: Mode | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    law: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    python: Path | None = None
+    binary: Path | None = None
+    url: str | None = None
+    api_key_env: str | None = None
+    start_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    request_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    environment: dict[str, str] = Field(default_factory=dict)
+
+    def configurations(self) -> list[tuple[str, EngineSpec]]:
+        """`(label, spec)` for every combination of the matrix; options checked by the adapter."""
+        adapter = adapter_for(self.name)
+        mode = self.mode or (Mode.ATTACH if self.url else adapter.modes[0])
+        if mode not in adapter.modes:
+            known = ", ".join(adapter.modes)
+            raise UsageError(f"engine {self.name!r}: mode {mode.value!r} is not supported; supported: {known}")
+        if (mode is Mode.ATTACH) != (self.url is not None):
+            raise UsageError(f"engine {self.name!r}: `url` and mode 'attach' go together")
+        found = []
+        for values in itertools.product(*self.matrix.values()):
+            chosen = dict(zip(self.matrix, values, strict=True))
+            options = _checked(adapter.options, self.options | chosen, f"engine {self.name!r}, options")
+            spec = EngineSpec(
+                engine=self.name,
+                version=self.version or adapter.default_version,
+                mode=mode,
+                device=self.device,
+                dtype=self.dtype,
+                options=options,
+                law=self.law,
+                python=self.python,
+                binary=self.binary,
+                url=self.url,
+                api_key_env=self.api_key_env,
+                start_timeout_s=self.start_timeout_s,
+                request_timeout_s=self.request_timeout_s,
+                environment=self.environment,
+            )
+            found.append((self._label(chosen), spec))
+        return found
+
+    def _label(self, chosen: dict[str, Any]) -> str:
+        base = self.label or (f"law {self.law}" if self.name == "law" else self.name)
+        if not self.label and self.name == "reference" and self.law:
+            base = f"reference as {self.law}"
+        return " ".join([base, *(f"{key}={value}" for key, value in chosen.items())])
+
+
+class WorkloadEntry(BaseModel):
+    """One `[[workload]]` table: `family`, the parameters of that family, and the keys below."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    family: str
+    name: Name | None = None
+    models: tuple[str, ...] | None = None
+    """Models to run it on; all of the experiment's where absent."""
+    engines: tuple[str, ...] | None = None
+    """Engine names to run it on; all where absent."""
+    seed: int | None = None
+    """The experiment's where absent."""
+
+    def resolve(self) -> tuple[Family, Parameters]:
+        """The family and its checked parameters."""
+        if self.family not in FAMILIES:
+            raise UsageError(f"unknown workload family {self.family!r}; {_hint(self.family, FAMILIES)}")
+        family = FAMILIES[self.family]
+        return family, _checked(family.parameters, self.model_extra or {}, f"workload {self.family!r}")
+
+
+class Checks(_Strict):
+    """`[checks]`: the trust rules that cost requests."""
+
+    verify_reset: bool = True
+    """Prove, before each cell, that a reset empties the cache."""
+    control: bool = True
+    """Send every prompt that was served warm once more cold, and one prompt cold twice, and compare outputs."""
+    logprobs: bool = True
+    """Ask for the log-probability of the first token (leaves the lookup alone in every adapter)."""
+
+
+class Experiment(_Strict):
+    """A whole experiment file."""
+
+    name: Name
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of `hitparity model list`, or paths of model folders."""
+    engine: Annotated[tuple[EngineEntry, ...], Field(min_length=1)]
+    workload: Annotated[tuple[WorkloadEntry, ...], Field(min_length=1)]
+    checks: Checks = Checks()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        for workload in self.workload:
+            for model in workload.models or ():
+                if model not in self.models:
+                    raise ValueError(f"workload {workload.family!r} names model {model!r}; {_hint(model, self.models)}")
+            names = [engine.name for engine in self.engine]
+            for engine in workload.engines or ():
+                if engine not in names:
+                    raise ValueError(f"workload {workload.family!r} names engine {engine!r}; {_hint(engine, names)}")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the checked content; a run resumes only under the same one."""
+        content = self.model_dump(mode="json") | {"workload": [w.model_dump(mode="json") for w in self.workload]}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read and check an experiment file; UsageError names the file, the key or line, and the remedy."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"{path}: over {MAX_FILE_BYTES} bytes; this is not an experiment file")
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; `hitparity list experiments` shows the ready ones") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    try:
+        experiment = _checked(Experiment, data, "experiment")
+        for entry in experiment.engine:
+            entry.configurations()
+        for workload in experiment.workload:
+            workload.resolve()
+    except HitparityError as error:
+        raise type(error)(f"{path}: {error}") from None
+    return experiment
+
+
+def _checked(model: type[Model], data: dict[str, Any], where: str) -> Model:
+    """Validate, turning the first problem into one sentence with the key and the nearest known one."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=True)[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(model, problem["loc"][:-1])
+            raise UsageError(f"{where}: unknown key {key!r}; {_hint(str(problem['loc'][-1]), known)}") from None
+        if problem["type"] == "missing":
+            raise UsageError(f"{where}: key {key!r} is missing") from None
+        message = problem["msg"].removeprefix("Value error, ")
+        at = f" key {key!r}:" if key else ""
+        given = f" (given: {problem['input']!r:.80})" if key else ""
+        raise UsageError(f"{where}:{at} {message}{given}") from None
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Field names of the model at a location of nested tables."""
+    for part in location:
+        if isinstance(part, str) and part in model.model_fields:
+            inner = _inner_model(model.model_fields[part].annotation)
+            model = inner or model
+    return list(model.model_fields)
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in getattr(annotation, "__args__", ()) if (found := _inner_model(arg))), None)
+
+
+def _hint(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

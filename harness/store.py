@@ -1,0 +1,152 @@
+"""Where a run is written: `DIR/<experiment>/<run>/<cell>/{cell.json, requests.jsonl}`.
+
+Request lines are flushed to the disk as they are known. Manifests are replaced atomically (temporary
+file, fsync, rename). An interrupted cell's lines are kept beside the new ones when it is run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
+from vocabulary.errors import UsageError
+
+RUN_FILE, CELL_FILE, REQUESTS_FILE = "run.json", "cell.json", "requests.jsonl"
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run read back: manifests, and the request lines of all cells in order."""
+
+    folder: Path
+    manifest: RunManifest
+    cells: tuple[CellManifest, ...]
+    requests: tuple[RequestRecord, ...]
+    remarks: tuple[str, ...] = ()
+    """What was left out while reading, such as a torn last line."""
+
+
+def write_manifest(path: Path, record: BaseModel) -> None:
+    """Replace a JSON file so that a reader sees the old or the new one, never half of either."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with _writable(path), temporary.open("w", encoding="utf-8") as file:
+        json.dump(record.model_dump(mode="json", by_alias=True), file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class RequestLog:
+    """Appends request records to a cell's `requests.jsonl`, one flushed line each."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keeps lines of an earlier attempt as `requests.attempt-N.jsonl`."""
+        path = folder / REQUESTS_FILE
+        with _writable(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                attempt = sum(1 for _ in folder.glob("requests.attempt-*.jsonl")) + 1
+                path.rename(folder / f"requests.attempt-{attempt}.jsonl")
+            self._file = path.open("x", encoding="utf-8")
+        self.path, self.lines = path, 0
+
+    def append(self, record: RequestRecord) -> None:
+        """Write one line and hand it to the operating system."""
+        with _writable(self.path):
+            self._file.write(record.model_dump_json(by_alias=True) + "\n")
+            self._file.flush()
+        self.lines += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _writable(self.path):
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+class _writable:  # noqa: N801  (reads as a statement: with _writable(path): ...)
+    """Turns a failed write into an error that names the file and the remedy."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise UsageError(
+                f"{self._path}: cannot be written: {error.strerror or error}; what was measured so far is kept. "
+                f"Free space or choose another folder with --results DIR, then run again with --resume"
+            ) from None
+
+
+def completed(folder: Path, cell: str) -> bool:
+    """Whether a cell of a run was completed earlier."""
+    path = folder / cell / CELL_FILE
+    return path.is_file() and _parse(CellManifest, path).status is CellStatus.COMPLETE
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run folder, interrupted or not; UsageError names the file that is no record of ours."""
+    if not (folder / RUN_FILE).is_file():
+        raise UsageError(f"{folder}: not a run folder ({RUN_FILE} is missing); give DIR/<experiment>/<run>")
+    manifest = _parse(RunManifest, folder / RUN_FILE)
+    cells, requests, remarks = [], [], []
+    for cell in manifest.cells:
+        if (folder / cell / CELL_FILE).is_file():
+            cells.append(_parse(CellManifest, folder / cell / CELL_FILE))
+        path = folder / cell / REQUESTS_FILE
+        if path.is_file():
+            requests += _read_lines(path, remarks.append)
+    return Run(folder, manifest, tuple(cells), tuple(requests), tuple(remarks))
+
+
+def latest_run(experiment_folder: Path) -> Path | None:
+    """The newest run folder of an experiment, by name."""
+    runs = sorted(path.parent for path in experiment_folder.glob(f"*/{RUN_FILE}"))
+    return runs[-1] if runs else None
+
+
+def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord]:
+    records = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):
+                remark(f"{path}: line {number} is torn (the run was killed while writing it) and is left out")
+                break
+            try:
+                records.append(RequestRecord.model_validate_json(line))
+            except ValidationError as error:
+                raise UsageError(f"{path}: line {number} is not a request record: {_first(error)}") from None
+    return records
+
+
+def _parse(model: type[Model], path: Path) -> Model:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        raise UsageError(f"{path}: not a {model.__name__}: {_first(error)}") from None
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in problem['loc']) or 'whole'}: {problem['msg']}"
