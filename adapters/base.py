@@ -31,6 +31,8 @@ class EngineSpec:
     dtype: str = "auto"
     """"auto": the checkpoint's own."""
     options: Options
+    port: int | None = None
+    """`launch` mode: loopback port of the server; None: any free one."""
     law: str | None = None
     """Reference engine only: the law its cache managers follow."""
     python: Path | None = None
@@ -57,6 +59,9 @@ class Adapter(ABC):
     """Version that the pinned requirements install."""
     options: ClassVar[type[Options]]
 
+    def check(self, spec: EngineSpec) -> None:  # noqa: B027  (most adapters have nothing more to check)
+        """Refuse, before anything starts, a configuration that cannot work; raises UsageError."""
+
     @abstractmethod
     def start(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> Engine:
         """Start the engine on `model` and return it ready for requests.
@@ -67,5 +72,7 @@ class Adapter(ABC):
         """
 
     @abstractmethod
-    def law_for(self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    def law_for(
+        self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
+    ) -> tuple[str, dict[str, Any]]:
         """Name the law, with its options, that covers this configuration; raise LawDoesNotCover otherwise."""

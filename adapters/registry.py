@@ -9,6 +9,7 @@ from adapters.base import Adapter
 from vocabulary.errors import UsageError
 
 ADAPTERS = {
+    "law": "adapters.law.adapter:LawAdapter",
     "reference": "adapters.reference.adapter:ReferenceAdapter",
     "llama.cpp": "adapters.llama_cpp.adapter:LlamaCppAdapter",
     "llama-cpp-python": "adapters.llama_cpp_python.adapter:LlamaCppPythonAdapter",

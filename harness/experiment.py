@@ -59,6 +59,8 @@ class EngineEntry(_Strict):
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     law: str | None = None
+    """The law that "law" predicts by, or that the reference engine's cache follows."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     python: Path | None = None
@@ -90,6 +92,7 @@ class EngineEntry(_Strict):
                 dtype=self.dtype,
                 options=options,
                 law=self.law,
+                port=self.port,
                 python=self.python,
                 binary=self.binary,
                 url=self.url,
@@ -98,6 +101,7 @@ class EngineEntry(_Strict):
                 request_timeout_s=self.request_timeout_s,
                 environment=self.environment,
             )
+            adapter.check(spec)
             found.append((self._label(chosen), spec))
         return found
 

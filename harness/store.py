@@ -38,7 +38,7 @@ class Run:
 def write_manifest(path: Path, record: BaseModel) -> None:
     """Replace a JSON file so that a reader sees the old or the new one, never half of either."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with _writable(path), temporary.open("w", encoding="utf-8") as file:
+    with writable(path), temporary.open("w", encoding="utf-8") as file:
         json.dump(record.model_dump(mode="json", by_alias=True), file, indent=1)
         file.write("\n")
         file.flush()
@@ -52,7 +52,7 @@ class RequestLog:
     def __init__(self, folder: Path) -> None:
         """Keeps lines of an earlier attempt as `requests.attempt-N.jsonl`."""
         path = folder / REQUESTS_FILE
-        with _writable(path):
+        with writable(path):
             folder.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 attempt = sum(1 for _ in folder.glob("requests.attempt-*.jsonl")) + 1
@@ -62,7 +62,7 @@ class RequestLog:
 
     def append(self, record: RequestRecord) -> None:
         """Write one line and hand it to the operating system."""
-        with _writable(self.path):
+        with writable(self.path):
             self._file.write(record.model_dump_json(by_alias=True) + "\n")
             self._file.flush()
         self.lines += 1
@@ -73,12 +73,12 @@ class RequestLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _writable(self.path):
+        with writable(self.path):
             os.fsync(self._file.fileno())
             self._file.close()
 
 
-class _writable:  # noqa: N801  (reads as a statement: with _writable(path): ...)
+class writable:  # noqa: N801  (reads as a statement: with writable(path): ...)
     """Turns a failed write into an error that names the file and the remedy."""
 
     def __init__(self, path: Path) -> None:
@@ -108,7 +108,9 @@ def load_run(folder: Path) -> Run:
     if not (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder}: not a run folder ({RUN_FILE} is missing); give DIR/<experiment>/<run>")
     manifest = _parse(RunManifest, folder / RUN_FILE)
-    cells, requests, remarks = [], [], []
+    cells: list[CellManifest] = []
+    requests: list[RequestRecord] = []
+    remarks: list[str] = []
     for cell in manifest.cells:
         if (folder / cell / CELL_FILE).is_file():
             cells.append(_parse(CellManifest, folder / cell / CELL_FILE))

@@ -98,7 +98,8 @@ class EngineFacts:
 
     engine: str
     version: str
-    mode: Mode
+    mode: Mode | None
+    """None: no engine runs (fidelity `law`)."""
     device: str
     dtype: str
     granule: int
@@ -116,6 +117,7 @@ class EngineFacts:
     """The resolved options that law reads."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Resolved options as the engine reports them, JSON values only."""
+    fidelity: Fidelity = Fidelity.SERVED
     emulated: bool = False
     """True for the reference engine running another system's law."""
     can_salt: bool = False

@@ -1,0 +1,238 @@
+"""One cell: prove that the cache can be emptied, send the workload, compare warm outputs with cold ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.experiment import Checks
+from harness.interrupt import Interrupt
+from harness.judge import Judge
+from harness.plan import Cell
+from harness.records import INVALIDATING, Entry, Finding, FindingKind, RequestRecord, Role
+from harness.store import RequestLog
+from vocabulary.engine import Engine, Feature, Fidelity, Reply, TokenRequest
+from vocabulary.errors import UsageError
+from workloads.sequence import Ids, Send, fingerprint
+from workloads.source import TokenSource
+
+SENTINEL_LEN = 33
+"""Shortest sentinel; longer where two granules and one token are longer."""
+LOGPROB_TOLERANCE = {"float32": 0.05, "float16": 0.1, "bfloat16": 0.25}
+"""Largest difference of the first token's log-probability, warm against cold, by the engine's dtype.
+
+Batch shapes differ between a cold and a warm prefill, and so do roundings; llama.cpp keeps its KV in
+float16 whatever the weights are. docs/trust.md gives the measurements behind the numbers.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CellOutcome:
+    """What a finished cell amounts to."""
+
+    valid: bool
+    findings: tuple[Finding, ...]
+    """About the cell as a whole."""
+
+
+class CellRun:
+    """Runs one cell on a started engine, writing every request as it is known."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        cell: Cell,
+        checks: Checks,
+        *,
+        log: RequestLog,
+        interrupt: Interrupt,
+        on_request: Callable[[RequestRecord], None],
+    ) -> None:
+        self._engine, self._cell, self._checks = engine, cell, checks
+        self._log, self._interrupt, self._on_request = log, interrupt, on_request
+        self._judge = Judge(engine.facts)
+        self._findings: list[Finding] = []
+        self._kinds: set[FindingKind] = set()
+        self._repetitions: dict[str, int] = {}
+
+    def run(self, source: TokenSource) -> CellOutcome:
+        """Send everything; raises what the engine raises, with all requests so far written."""
+        sends = self._cell.workload.family.build(self._cell.workload.parameters, source)
+        self._refuse_too_long(sends)
+        self._reset()
+        if self._checks.verify_reset:
+            self._verify_reset(source)
+        probes = self._send_workload(sends)
+        if self._checks.control and self._engine.facts.fidelity is not Fidelity.LAW:
+            self._compare_with_cold(probes)
+        return CellOutcome(not (self._kinds & INVALIDATING), tuple(self._findings))
+
+    def _send_workload(self, sends: Sequence[Send]) -> list[tuple[TokenRequest, str, Reply]]:
+        probes: list[tuple[TokenRequest, str, Reply]] = []
+        outputs: list[Ids] = []
+        for send in sends:
+            request = self._request(send.prompt(outputs), send.max_tokens, send.namespace, send.features)
+            reply = self._exchange(request, send.label, Role.PROBE)
+            if not probes and reply.hit_len:
+                self._find(FindingKind.RESET_FAILED, f"the first prompt hit {reply.hit_len} tokens on an empty cache")
+            outputs.append(reply.output_ids)
+            probes.append((request, send.label, reply))
+        return probes
+
+    def _verify_reset(self, source: TokenSource) -> None:
+        """A prompt that is known to be cached must miss after a reset."""
+        facts = self._engine.facts
+        length = min(max(SENTINEL_LEN, 2 * facts.granule + 1), facts.context_len - 1)
+        ids = source.fresh(length)
+        self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
+        warm = self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
+        if warm.hit_len is None:
+            self._find(FindingKind.NO_WARM_HIT, "the engine reports no hit length, so nothing can be said about hits")
+        elif warm.hit_len == 0:
+            self._find(FindingKind.NO_WARM_HIT, f"a prompt of {length} tokens sent twice in a row did not hit")
+        self._reset()
+        cold = self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
+        if cold.hit_len:
+            self._find(FindingKind.RESET_FAILED, f"a prompt hit {cold.hit_len} tokens after the reset")
+        self._reset()
+
+    def _compare_with_cold(self, probes: Sequence[tuple[TokenRequest, str, Reply]]) -> None:
+        """Every prompt served warm is sent once more cold; one prompt at least is seen cold twice."""
+        cold: dict[str, list[Reply]] = {}
+        warm: dict[str, list[Reply]] = {}
+        first: dict[str, tuple[TokenRequest, str]] = {}
+        for request, label, reply in probes:
+            key = fingerprint(request.ids)
+            first.setdefault(key, (request, label))
+            if reply.hit_len is not None:
+                (warm if reply.hit_len else cold).setdefault(key, []).append(reply)
+        for number, key in enumerate(warm):
+            request, label = first[key]
+            missing = 2 - len(cold.get(key, ())) if number == 0 else 1
+            for _ in range(max(1, missing)):
+                self._reset()
+                again = self._request(request.ids, request.max_tokens, request.namespace, request.features)
+                reply = self._exchange(again, label, Role.CONTROL)
+                if reply.hit_len:
+                    self._find(FindingKind.RESET_FAILED, f"control run of {label!r} hit {reply.hit_len} tokens")
+                    return
+                cold.setdefault(key, []).append(reply)
+            self._compare(label, cold[key], warm[key])
+
+    def _compare(self, label: str, cold: Sequence[Reply], warm: Sequence[Reply]) -> None:
+        tolerance = LOGPROB_TOLERANCE.get(self._engine.facts.dtype, max(LOGPROB_TOLERANCE.values()))
+        for other in cold[1:]:
+            if difference := _difference(cold[0], other, tolerance):
+                self._find(FindingKind.COLD_DIFFERS, f"{label!r} cold twice: {difference}")
+                return
+        for reply in warm:
+            if difference := _difference(cold[0], reply, tolerance):
+                self._find(FindingKind.WARM_DIFFERS, f"{label!r} with hit {reply.hit_len} against cold: {difference}")
+                return
+
+    def _refuse_too_long(self, sends: Sequence[Send]) -> None:
+        context = self._engine.facts.context_len
+        for number, send in enumerate(sends):
+            earlier = [(0,) * s.max_tokens for s in sends[:number]]
+            needed = len(send.prompt(earlier)) + send.max_tokens
+            if needed > context:
+                raise UsageError(
+                    f"{self._cell.id}: send {number + 1} ({send.label!r}) needs {needed} tokens and "
+                    f"{self._cell.engine_label} has a context of {context}; shorten the workload or give the engine "
+                    f"a longer context"
+                )
+
+    def _request(
+        self,
+        ids: Ids,
+        max_tokens: int = 1,
+        namespace: str | None = None,
+        features: frozenset[Feature] = frozenset(),
+    ) -> TokenRequest:
+        if self._checks.logprobs:
+            features |= {Feature.LOGPROB}
+        name = f"{self._cell.id}-{self._log.lines:05d}"
+        return TokenRequest(request_id=name, ids=ids, max_tokens=max_tokens, namespace=namespace, features=features)
+
+    def _reset(self) -> None:
+        if not self._engine.reset():
+            self._find(FindingKind.RESET_FAILED, "the engine offers no way to empty its cache as it is configured")
+        self._judge.reset()
+        self._repetitions.clear()
+
+    def _find(self, kind: FindingKind, detail: str) -> None:
+        finding = Finding(kind=kind, detail=detail)
+        self._kinds.add(kind)
+        if finding not in self._findings:
+            self._findings.append(finding)
+
+    def _exchange(self, request: TokenRequest, label: str, role: Role) -> Reply:
+        """Send, judge, write; a signal in between waits until the line is written."""
+        with self._interrupt.deferred():
+            reply = self._engine.send(request)
+            judgement = self._judge.judge(request, reply)
+            key = fingerprint(request.ids)
+            repetition = self._repetitions.get(key, 0)
+            self._repetitions[key] = repetition + 1
+            facts, expectation = self._engine.facts, judgement.expectation
+            start = reply.hit_len if reply.position_start is None else reply.position_start
+            record = RequestRecord(
+                cell=self._cell.id,
+                request_id=request.request_id,
+                index=self._log.lines,
+                role=role,
+                label=label,
+                repetition=repetition,
+                engine=facts.engine,
+                engine_label=self._cell.engine_label,
+                version=facts.version,
+                mode=facts.mode,
+                fidelity=facts.fidelity,
+                device=facts.device,
+                law=facts.law,
+                emulated=facts.emulated,
+                model=self._cell.model,
+                workload=self._cell.workload.name,
+                namespace=request.namespace,
+                prompt_sha256=key,
+                prompt_len=request.prompt_len,
+                lcp_len=judgement.lcp_len,
+                hit_len=reply.hit_len,
+                hit_source=reply.hit_source,
+                position_start=reply.position_start,
+                position_source=reply.position_source,
+                tail_len=None if start is None else request.prompt_len - start,
+                steps=reply.steps,
+                sent_ns=reply.sent_ns,
+                ttft_ns=reply.ttft_ns,
+                total_ns=reply.done_ns - reply.sent_ns,
+                output_ids=reply.output_ids,
+                first_logprob=reply.first_logprob,
+                expected_hit_len=expectation.hit_len if expectation else None,
+                expected_position_start=expectation.position_start if expectation else None,
+                ledger=tuple(
+                    Entry(start=i.start, end=i.end, cause=i.cause)
+                    for i in (judgement.ledger.intervals if judgement.ledger else ())
+                ),
+                junction=expectation.junction if expectation else None,
+                findings=judgement.findings,
+                native=dict(reply.native),
+            )
+            self._log.append(record)
+            self._kinds.update(finding.kind for finding in judgement.findings)
+            self._on_request(record)
+        return reply
+
+
+def _difference(cold: Reply, other: Reply, tolerance: float) -> str | None:
+    """What differs between two outputs of one prompt, or None."""
+    if cold.output_ids != other.output_ids:
+        pairs = enumerate(zip(cold.output_ids, other.output_ids, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), min(len(cold.output_ids), len(other.output_ids)))
+        ids = [list(reply.output_ids[at : at + 3]) for reply in (cold, other)]
+        return f"generated token {at} differs (cold {ids[0]}, here {ids[1]})"
+    if cold.first_logprob is not None and other.first_logprob is not None:
+        distance = abs(cold.first_logprob - other.first_logprob)
+        if not distance <= tolerance:
+            return f"log-probability of the first token differs by {distance:.3g} (tolerance {tolerance})"
+    return None

@@ -1,0 +1,126 @@
+"""The command line. Each command reads its input, calls one function of the harness and prints what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import adapters.env_cli
+import checkpoints.cli
+from harness.experiment import load_experiment
+from harness.plan import Group, plan
+from harness.progress import ConsoleProgress
+from harness.store import load_run
+from vocabulary.errors import ExitCode, HitparityError
+
+app = typer.Typer(
+    name="hitparity",
+    help="Send the same token IDs to several LLM engines and explain, token by token, what each reuses.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    epilog="Exit codes: 0 clean, 1 findings, 2 usage, 3 inconclusive, 4 engine or environment unavailable, "
+    "130 interrupted.",
+)
+app.add_typer(adapters.env_cli.app, name="env", help="Build, list and remove engine environments.")
+app.add_typer(checkpoints.cli.app, name="model", help="Make and check model folders that every engine can load.")
+
+Results = Annotated[
+    Path, typer.Option("--results", metavar="DIR", help="Folder that runs are written below.", show_default=True)
+]
+
+
+@app.command()
+def run(
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT", help="A TOML file, or a name of `hitparity list experiments`.")
+    ],
+    results: Results = Path("results"),
+    only: Annotated[
+        list[str], typer.Option(metavar="KEY=VALUE", help="Run only cells with this engine, label, model or workload.")
+    ] = [],  # noqa: B006  (typer copies it)
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run; complete cells stay.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print every request, sentinels and controls included.")] = False,
+) -> None:
+    """Run an experiment: every engine on every workload, with ledgers, tables and a report."""
+    from harness.catalogue import find_experiment
+    from harness.report import write_report
+    from harness.runner import Runner, open_run
+    from harness.table import run_tables
+
+    path = find_experiment(experiment)
+    loaded = load_experiment(path)
+    groups = plan(loaded, only)
+    if dry_run:
+        _print_plan(groups)
+        return
+    folder = open_run(loaded, path, groups, results, resume=resume)
+    progress = ConsoleProgress()
+    try:
+        code = Runner(loaded, path, folder, progress).run(groups)
+    finally:
+        progress.stop()
+    done = load_run(folder)
+    console = Console()
+    for table in run_tables(done.cells, done.requests, full=full):
+        console.print(table)
+    written = write_report(done, folder / "report")
+    console.print(f"records: {escape(str(folder))}", soft_wrap=True)
+    console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
+    raise typer.Exit(code)
+
+
+@app.command()
+def report(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: DIR/<experiment>/<run>.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: RUN/report.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print every request, sentinels and controls included.")] = False,
+) -> None:
+    """Print a run's tables again and write its Markdown report and figures."""
+    from harness.report import write_report
+    from harness.table import run_tables
+
+    done = load_run(run_folder)
+    console = Console()
+    for remark in done.remarks:
+        console.print(escape(remark), soft_wrap=True)
+    for table in run_tables(done.cells, done.requests, full=full):
+        console.print(table)
+    written = write_report(done, out or run_folder / "report")
+    console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
+
+
+def _print_plan(groups: tuple[Group, ...]) -> None:
+    table = Table("engine", "mode", "model", "workloads", title="Engine starts, in order", title_justify="left")
+    for group in groups:
+        cells = ", ".join(cell.workload.name for cell in group.cells)
+        table.add_row(escape(group.engine_label), group.spec.mode, escape(group.model), escape(cells))
+    console = Console()
+    console.print(table)
+    console.print(f"{sum(len(group.cells) for group in groups)} cells; nothing was started")
+
+
+def main() -> None:
+    """Entry point: one sentence and the right exit code for every expected error."""
+    try:
+        app(standalone_mode=True)
+    except HitparityError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(message: str, code: ExitCode) -> None:
+    Console(stderr=True, highlight=False).print(f"hitparity: {escape(message)}", soft_wrap=True)
+    sys.exit(code)

@@ -1,0 +1,121 @@
+"""Observation against law: the ledger of one request and what is wrong with it.
+
+A judge sees every request of an engine in order, since the last reset, and keeps the law and the
+history of computed tokens beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.records import Finding, FindingKind
+from reference_engine.laws.base import Expectation
+from reference_engine.laws.history import History
+from reference_engine.laws.registry import make_law
+from vocabulary.engine import EngineFacts, Reply, TokenRequest
+from vocabulary.ledger import Cause, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What follows from one reply."""
+
+    lcp_len: int
+    expectation: Expectation | None
+    """None: no law covers the engine as configured."""
+    ledger: Ledger | None
+    """None: the engine showed neither a hit nor a start."""
+    findings: tuple[Finding, ...]
+
+
+class Judge:
+    """Judges the replies of one engine."""
+
+    def __init__(self, facts: EngineFacts) -> None:
+        self._facts = facts
+        self._law = make_law(facts.law, facts.law_options) if facts.law else None
+        self._history = History()
+
+    def reset(self) -> None:
+        """The engine was asked to forget."""
+        self._history.clear()
+        if self._law:
+            self._law.reset()
+
+    def judge(self, request: TokenRequest, reply: Reply) -> Judgement:
+        """Explain one reply; call it once per request, in the order they were sent."""
+        ids = np.asarray(request.ids, np.int32)
+        lcp = self._history.lcp(ids, request.namespace)
+        elsewhere = self._history.lcp_elsewhere(ids, request.namespace)
+        computed = np.asarray(request.ids + reply.output_ids[:-1], np.int32)
+        self._history.add(computed, request.namespace)
+        expectation = None
+        if self._law:
+            expectation = self._law.send(request)
+            self._law.finish(request, reply.output_ids)
+        findings = tuple(_findings(self._facts, request, reply, lcp, expectation))
+        start = reply.hit_len if reply.position_start is None else reply.position_start
+        if start is None or any(f.kind is FindingKind.OUT_OF_RANGE for f in findings):
+            return Judgement(lcp, expectation, None, findings)
+        if expectation:
+            ledger = expectation.ledger.observed(start)
+        else:
+            cap = request.prompt_len - 1 if self._facts.caps_last_token else request.prompt_len
+            ledger = Ledger.waterfall(
+                request.prompt_len,
+                [
+                    (Cause.NOVEL, max(lcp, elsewhere, start)),
+                    (Cause.NAMESPACE, max(lcp, start)),
+                    (Cause.LAST_TOKEN, cap),
+                    (Cause.UNEXPLAINED, start),
+                ],
+            )
+        return Judgement(lcp, expectation, ledger, findings)
+
+
+def _findings(
+    facts: EngineFacts, request: TokenRequest, reply: Reply, lcp: int, expectation: Expectation | None
+) -> list[Finding]:
+    found: list[Finding] = []
+
+    def note(kind: FindingKind, detail: str) -> None:
+        found.append(Finding(kind=kind, detail=detail))
+
+    length, hit, start = request.prompt_len, reply.hit_len, reply.position_start
+    cap = length - 1 if facts.caps_last_token else length
+    if reply.prompt_len != length:
+        note(FindingKind.PROMPT_MISCOUNT, f"{length} tokens sent, the engine counted {reply.prompt_len}")
+    for name, value, source in (("hit", hit, reply.hit_source), ("start", start, reply.position_source)):
+        if value is not None and not 0 <= value <= cap:
+            note(FindingKind.OUT_OF_RANGE, f"{name} {value} ({source}) lies outside [0, {cap}]")
+    if hit is not None and hit > lcp:
+        note(FindingKind.APPROXIMATE, f"hit {hit} is longer than the true common prefix {lcp}")
+    same_expected = expectation is None or expectation.hit_len == expectation.position_start
+    if hit is not None and start is not None and same_expected and hit != start:
+        note(
+            FindingKind.SOURCES_DISAGREE,
+            f"hit {hit} ({reply.hit_source}) but computing started at {start} ({reply.position_source})",
+        )
+    if reply.steps is not None and start is not None and not _tiles(reply.steps, start, length):
+        note(FindingKind.SOURCES_DISAGREE, f"prefill steps {list(reply.steps)} do not cover [{start}, {length})")
+    if expectation:
+        for name, value, expected in (
+            ("hit", hit, expectation.hit_len),
+            ("start", start, expectation.position_start),
+        ):
+            if value is not None and value != expected:
+                kind = FindingKind.UNEXPLAINED if value < expected else FindingKind.SURPLUS
+                note(kind, f"{name} {value}, the law {facts.law} says {expected}")
+    return found
+
+
+def _tiles(steps: tuple[tuple[int, int], ...], start: int, end: int) -> bool:
+    """Whether the spans cover `[start, end)` in order without gap or overlap."""
+    position = start
+    for begin, finish in steps:
+        if begin != position or finish <= begin:
+            return False
+        position = finish
+    return position == end

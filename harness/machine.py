@@ -1,0 +1,43 @@
+"""Facts of the machine a run or benchmark was made on, so that its numbers can be read later."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def machine_facts() -> dict[str, str | int | None]:
+    """Processor, cores this process may use, memory, system and Python; None where it cannot be read."""
+    return {
+        "processor": _field(Path("/proc/cpuinfo"), "model name") or platform.processor() or None,
+        "instructions": _instructions(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": sys.version.split()[0],
+    }
+
+
+def hitparity_version() -> str:
+    """The installed version, or "unknown" when run from a folder that was never installed."""
+    try:
+        return version("hitparity")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _instructions() -> str | None:
+    """The vector instruction sets that decide the speed of matrix products."""
+    flags = (_field(Path("/proc/cpuinfo"), "flags") or "").split()
+    return " ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags) or None
+
+
+def _field(path: Path, name: str) -> str | None:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.split(":")[0].strip() == name), None)

@@ -1,0 +1,108 @@
+"""An experiment as cells, grouped so that an engine starts once per configuration and model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.base import EngineSpec
+from harness.experiment import Experiment
+from vocabulary.errors import UsageError
+from workloads.families.base import Parameters
+from workloads.registry import Family
+
+ONLY_KEYS = ("engine", "label", "model", "workload")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWorkload:
+    """A workload with its parameters checked."""
+
+    name: str
+    family: Family
+    parameters: Parameters
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One engine configuration x model x workload."""
+
+    id: str
+    """Folder name, unique in the run."""
+    engine_label: str
+    model: str
+    workload: PlannedWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cells that one engine start serves."""
+
+    id: str
+    engine_label: str
+    spec: EngineSpec
+    model: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def log_folder(self) -> str:
+        """Where the engine's log goes, relative to the run folder: cells of a group share one engine."""
+        return f"engines/{self.id}"
+
+
+def plan(experiment: Experiment, only: Sequence[str] = ()) -> tuple[Group, ...]:
+    """All groups in file order; `only` holds "key=value" filters that must all match."""
+    wanted = [_filter(text) for text in only]
+    workloads = []
+    names: set[str] = set()
+    for entry in experiment.workload:
+        family, parameters = entry.resolve()
+        name = _unique(entry.name or family.name, names)
+        seed = experiment.seed if entry.seed is None else entry.seed
+        workloads.append((entry, PlannedWorkload(name, family, parameters, seed)))
+    groups = []
+    ids: set[str] = set()
+    labels: set[str] = set()
+    for engine in experiment.engine:
+        for chosen, spec in engine.configurations():
+            label = _unique(chosen, labels, " ")
+            for model in experiment.models:
+                cells = []
+                for entry, workload in workloads:
+                    facts = {"engine": engine.name, "label": label, "model": model, "workload": workload.name}
+                    if (
+                        model in (entry.models or experiment.models)
+                        and engine.name in (entry.engines or (engine.name,))
+                        and all(facts[key] == value for key, value in wanted)
+                    ):
+                        cell_id = _unique(_slug(f"{label}--{Path(model).name}--{workload.name}"), ids)
+                        cells.append(Cell(cell_id, label, model, workload))
+                if cells:
+                    group_id = _slug(f"{label}--{Path(model).name}")
+                    groups.append(Group(group_id, label, spec, model, tuple(cells)))
+    if not groups:
+        raise UsageError(f"nothing to run: no cell matches {' '.join(only) or 'the experiment'}")
+    return tuple(groups)
+
+
+def _filter(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or key not in ONLY_KEYS:
+        raise UsageError(f"--only {text!r}: write key=value with a key of {', '.join(ONLY_KEYS)}")
+    return key, value
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._@-]+", "-", text).strip("-.")
+
+
+def _unique(name: str, taken: set[str], separator: str = "-") -> str:
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}{separator}{number}"
+    taken.add(found)
+    return found
