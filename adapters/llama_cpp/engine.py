@@ -1,0 +1,109 @@
+"""A started llama-server behind `vocabulary.engine.Engine`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from adapters.http import HttpClient
+from adapters.llama_cpp.completion import UNFIT_OUTPUT, Timed, body_of, reply_of, spans, unfit_output
+from adapters.llama_cpp.server_log import ServerLog
+from adapters.process import EngineProcess
+from vocabulary.engine import EngineFacts, Reply, TokenRequest
+from vocabulary.errors import EngineFailed, RequestRefused
+
+
+class LlamaCppEngine:
+    """Speaks /completion; reads positions from the log of a server it started, else from the reply."""
+
+    def __init__(
+        self,
+        facts: EngineFacts,
+        url: str,
+        *,
+        slots: int,
+        ram_cache: bool,
+        timeout_s: float,
+        api_key: str | None = None,
+        process: EngineProcess | None = None,
+        log: ServerLog | None = None,
+    ) -> None:
+        """`process` and `log` are those of a launched server; `ram_cache`: it keeps prompts outside the slots too."""
+        self.facts = facts
+        self._url, self._timeout_s, self._api_key = url, timeout_s, api_key
+        self._slots, self._ram_cache = slots, ram_cache
+        self._process, self._log = process, log
+        self._client = self._connect()
+
+    def send(self, request: TokenRequest) -> Reply:
+        """Send one request and wait."""
+        return self._located([reply_of(self._exchange(self._client, request))])[0]
+
+    def send_together(self, requests: Sequence[TokenRequest]) -> list[Reply]:
+        """Send all at once, each on a connection of its own; a refusal of any is raised once all have ended."""
+        if not requests:
+            return []
+        with ThreadPoolExecutor(len(requests)) as pool:
+            pending = [pool.submit(self._exchange_alone, request) for request in requests]
+        return self._located([reply_of(each.result()) for each in pending])
+
+    def reset(self) -> bool:
+        """Erase every slot. False where that is not enabled, or a RAM cache remains, which nothing can clear."""
+        erased = [self._client.post(f"/slots/{slot}?action=erase", {})[0] == 200 for slot in range(self._slots)]
+        return all(erased) and not self._ram_cache
+
+    def close(self) -> None:
+        """Stop the server if this adapter started it."""
+        self._client.close()
+        if self._process is not None:
+            self._process.stop()
+
+    def _connect(self) -> HttpClient:
+        return HttpClient(self.facts.engine, self._url, timeout_s=self._timeout_s, api_key=self._api_key)
+
+    def _exchange_alone(self, request: TokenRequest) -> Timed:
+        client = self._connect()
+        try:
+            return self._exchange(client, request)
+        finally:
+            client.close()
+
+    def _exchange(self, client: HttpClient, request: TokenRequest) -> Timed:
+        if request.prompt_len + request.max_tokens > self.facts.context_len:
+            # llama-server would answer and silently stop early.
+            raise RequestRefused(
+                f"{self.facts.engine}: {request.prompt_len} + {request.max_tokens} tokens do not fit a slot of "
+                f"{self.facts.context_len}; raise `n_ctx` or lower `n_parallel`"
+            )
+        body = body_of(request, progress=self._log is None)
+        sent_ns = time.monotonic_ns()
+        try:
+            return Timed(request=request, sent_ns=sent_ns, events=list(client.stream("/completion", body)))
+        except EngineFailed as error:
+            if UNFIT_OUTPUT in str(error):
+                raise unfit_output() from None
+            if self._process is None:
+                raise
+            time.sleep(0.2)  # a closed socket is seen a moment before the exit status
+            what = self._process.exit_text()
+            why = f"{self.facts.engine}: {what}" if what else str(error)
+            raise EngineFailed(f"{why}. {self._process.log_hint()}") from None
+
+    def _located(self, replies: list[Reply]) -> list[Reply]:
+        """Add what the log says: the n-th reply of a slot belongs to the slot's n-th run."""
+        if self._log is None:
+            return replies
+        runs = self._log.finished(len(replies))
+        for slot in {reply.native["id_slot"] for reply in replies}:
+            mine = sorted((r for r in replies if r.native["id_slot"] == slot), key=lambda reply: reply.done_ns)
+            # The last ones: a run whose reply could not be used comes before them.
+            for reply, run in zip(reversed(mine), reversed([run for run in runs if run.slot == slot]), strict=False):
+                replies[replies.index(reply)] = replace(
+                    reply,
+                    position_start=run.starts[0],
+                    position_source="engine.log: memory_seq_rm [N, end)",
+                    steps=spans(run.starts, reply.prompt_len),
+                )
+        return replies
