@@ -26,7 +26,9 @@ class ConsoleProgress:
     def request(self, cell: Cell, record: RequestRecord) -> None:
         """One request was answered."""
         hit = "?" if record.hit_len is None else record.hit_len
-        self._update(f"{cell.engine_label} | {cell.workload.name} | {record.label}: {record.prompt_len} tokens, hit {hit}")
+        self._update(
+            f"{cell.engine_label} | {cell.workload.name} | {record.label}: {record.prompt_len} tokens, hit {hit}"
+        )
 
     def cell(self, cell: Cell, manifest: CellManifest) -> None:
         """A cell has ended: one lasting line."""
