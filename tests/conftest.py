@@ -1,4 +1,4 @@
-"""Fixtures for real engines on tiny models. In CI (environment variable CI set) a missing engine fails, it never skips."""
+"""Fixtures for real engines on tiny models. A missing engine skips its tests, and fails them where CI is set."""
 
 from __future__ import annotations
 

@@ -87,9 +87,10 @@ class Ledger:
         """
         left, parts = prompt_len, []
         for cause, ceiling in ceilings:
-            if ceiling < left:
-                parts.append(Interval(max(ceiling, 0), left, cause))
-                left = max(ceiling, 0)
+            floor = max(ceiling, 0)
+            if floor < left:
+                parts.append(Interval(floor, left, cause))
+                left = floor
         if left:
             parts.append(Interval(0, left, Cause.REUSED))
         return cls(prompt_len, _merged(reversed(parts)))
