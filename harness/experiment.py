@@ -17,6 +17,7 @@
     shared = 1024
 
 Every engine x model x workload is a cell, unless a workload names its own models or engines.
+`extends = "other.toml"` starts from another file: lists grow, other keys are replaced.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from workloads.registry import FAMILIES, Family
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
 MAX_FILE_BYTES = 1 << 20
+MAX_EXTENDS = 5
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -172,12 +174,25 @@ class Experiment(_Strict):
     @property
     def digest(self) -> str:
         """SHA-256 of the checked content; a run resumes only under the same one."""
-        content = self.model_dump(mode="json") | {"workload": [w.model_dump(mode="json") for w in self.workload]}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
 
 
 def load_experiment(path: Path) -> Experiment:
     """Read and check an experiment file; UsageError names the file, the key or line, and the remedy."""
+    data = _read(path)
+    try:
+        experiment = _checked(Experiment, data, "experiment")
+        for entry in experiment.engine:
+            entry.configurations()
+        for workload in experiment.workload:
+            workload.resolve()
+    except HitparityError as error:
+        raise type(error)(f"{path}: {error}") from None
+    return experiment
+
+
+def _read(path: Path, depth: int = 0) -> dict[str, Any]:
+    """The file's tables on top of those of the file it `extends`: lists are appended, other keys replace."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path}: over {MAX_FILE_BYTES} bytes; this is not an experiment file")
@@ -188,15 +203,16 @@ def load_experiment(path: Path) -> Experiment:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: not valid TOML: {error}") from None
-    try:
-        experiment = _checked(Experiment, data, "experiment")
-        for entry in experiment.engine:
-            entry.configurations()
-        for workload in experiment.workload:
-            workload.resolve()
-    except HitparityError as error:
-        raise type(error)(f"{path}: {error}") from None
-    return experiment
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    if not isinstance(base, str) or depth == MAX_EXTENDS:
+        raise UsageError(f"{path}: `extends` takes one file name, and at most {MAX_EXTENDS} files may be chained")
+    merged = _read(path.parent / base, depth + 1)
+    for key, value in data.items():
+        both_lists = isinstance(value, list) and isinstance(merged.get(key), list)
+        merged[key] = merged[key] + value if both_lists else value
+    return merged
 
 
 def _checked(model: type[Model], data: dict[str, Any], where: str) -> Model:

@@ -196,8 +196,8 @@ class RunManifest(_Record):
     schema_id: Literal["hitparity.run/1"] = Field(RUN_SCHEMA, alias="schema")
     experiment: str
     experiment_digest: str
-    experiment_source: str
-    """The experiment file's text."""
+    configuration: dict[str, Any]
+    """The whole experiment after checking; values of environment variables are left out."""
     hitparity: str
     """Version of hitparity."""
     started: str

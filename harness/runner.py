@@ -74,7 +74,7 @@ def open_run(experiment: Experiment, source: Path, groups: Sequence[Group], resu
     manifest = RunManifest(
         experiment=experiment.name,
         experiment_digest=experiment.digest,
-        experiment_source=source.read_text(encoding="utf-8"),
+        configuration=experiment.model_dump(mode="json", exclude={"engine": {"__all__": {"environment"}}}),
         hitparity=hitparity_version(),
         started=stamp.isoformat(timespec="seconds"),
         machine=machine_facts(),

