@@ -106,7 +106,8 @@ class CellRun:
             first.setdefault(key, (request, label))
             if reply.hit_len is not None:
                 (warm if reply.hit_len else cold).setdefault(key, []).append(reply)
-        for number, key in enumerate(warm):
+        # A prompt that was already seen cold comes first: one more cold run of it makes the cold-cold pair.
+        for number, key in enumerate(sorted(warm, key=lambda key: key not in cold)):
             request, label = first[key]
             missing = 2 - len(cold.get(key, ())) if number == 0 else 1
             for _ in range(max(1, missing)):
@@ -117,18 +118,21 @@ class CellRun:
                     self._find(FindingKind.RESET_FAILED, f"control run of {label!r} hit {reply.hit_len} tokens")
                     return
                 cold.setdefault(key, []).append(reply)
-            self._compare(label, cold[key], warm[key])
+            if not self._compare(label, cold[key], warm[key]):
+                return
 
-    def _compare(self, label: str, cold: Sequence[Reply], warm: Sequence[Reply]) -> None:
+    def _compare(self, label: str, cold: Sequence[Reply], warm: Sequence[Reply]) -> bool:
+        """False when two cold runs differ: then no comparison on this engine means anything."""
         tolerance = LOGPROB_TOLERANCE.get(self._engine.facts.dtype, max(LOGPROB_TOLERANCE.values()))
         for other in cold[1:]:
             if difference := _difference(cold[0], other, tolerance):
                 self._find(FindingKind.COLD_DIFFERS, f"{label!r} cold twice: {difference}")
-                return
+                return False
         for reply in warm:
             if difference := _difference(cold[0], reply, tolerance):
                 self._find(FindingKind.WARM_DIFFERS, f"{label!r} with hit {reply.hit_len} against cold: {difference}")
-                return
+                break
+        return True
 
     def _refuse_too_long(self, sends: Sequence[Send]) -> None:
         context = self._engine.facts.context_len
