@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.http import HttpClient
+from adapters.llama_cpp.kv_types import kv_type
 from adapters.llama_cpp.options import LlamaCppOptions
 from checkpoints import Checkpoint
 from vocabulary.errors import EngineUnavailable
@@ -59,8 +60,8 @@ def resolved_options(
     options: LlamaCppOptions, model: Checkpoint, server: ServerFacts, log: Path | None
 ) -> dict[str, Any]:
     """Options as the server resolved them: what it reports, and for the rest what it was started with."""
-    type_k, type_v = options.kv_types(model.dtype)
-    asked = options.model_dump(mode="json", exclude={"port"}) | {"type_k": type_k, "type_v": type_v}
+    types = {name: kv_type(getattr(options, name), model.dtype) for name in ("type_k", "type_v")}
+    asked = options.model_dump(mode="json", exclude={"port"}) | types
     printed = dict(_CONTEXT.findall(log.read_text(encoding="utf-8", errors="replace"))) if log else {}
     values = {name: _value(text) for name, text in printed.items()}
     return (

@@ -15,6 +15,7 @@ from typing import Any
 from adapters.base import EngineSpec
 from adapters.environments import python_for
 from adapters.http import HttpClient
+from adapters.llama_cpp.kv_types import kv_type
 from adapters.llama_cpp.options import LlamaCppOptions
 from adapters.process import EngineProcess, free_port
 from checkpoints import Checkpoint
@@ -117,7 +118,7 @@ def _wait(process: EngineProcess, ready: Any, timeout_s: float) -> None:
 
 def _params(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path) -> dict[str, Any]:
     """Attributes of xllamacpp.CommonParams."""
-    type_k, type_v = options.kv_types(model.dtype)
+    type_k, type_v = (kv_type(kind, model.dtype) for kind in (options.type_k, options.type_v))
     threads = -1 if options.n_threads is None else options.n_threads
     attention = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[options.flash_attn]
     same = (
@@ -140,7 +141,7 @@ def _params(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folde
 
 def _flags(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path, port: int) -> list[str]:
     """The same parameters as llama-server's command line."""
-    type_k, type_v = options.kv_types(model.dtype)
+    type_k, type_v = (kv_type(kind, model.dtype) for kind in (options.type_k, options.type_v))
     flags: dict[str, object] = {
         "--model": model.gguf,
         "--host": "127.0.0.1",

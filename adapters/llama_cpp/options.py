@@ -18,8 +18,8 @@ from typing import Literal
 from pydantic import Field
 
 from adapters.base import Options
+from adapters.llama_cpp.kv_types import KvType
 
-KvType = Literal["auto", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"]
 LOG_SHOWS_POSITIONS = 4
 """Verbosity from which the log has a line with the first position of every prefill step."""
 
@@ -58,9 +58,3 @@ class LlamaCppOptions(Options):
     """Log level; below 4 the position start is read from the reply instead of the log."""
     port: int = Field(0, ge=0, le=65535)
     """Loopback port of a launched server; 0: a free one."""
-
-    def kv_types(self, weights_dtype: str) -> tuple[str, str]:
-        """KV cache types with "auto" resolved for weights of `weights_dtype`."""
-        default = "f32" if weights_dtype == "float32" else "f16"
-        k, v = (default if kind == "auto" else kind for kind in (self.type_k, self.type_v))
-        return k, v

@@ -1,0 +1,1 @@
+"""llama-cpp-python: llama.cpp in process, with a prefix logic of its own."""

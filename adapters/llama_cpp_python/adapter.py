@@ -1,0 +1,104 @@
+"""llama-cpp-python in a worker process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from adapters.base import Adapter, EngineSpec
+from adapters.environments import python_for
+from adapters.llama_cpp.groups import groups_of
+from adapters.llama_cpp.kv_types import kv_type
+from adapters.llama_cpp_python.options import LlamaCppPythonOptions
+from adapters.worker import Worker, WorkerEngine, facts_from
+from checkpoints import Checkpoint
+from vocabulary.engine import Engine, Mode
+from vocabulary.errors import EngineUnavailable, LawDoesNotCover, UsageError
+
+LAW = "llama-cpp-python@0.3"
+WORKER = Path(__file__).with_name("worker.py")
+ALL_LAYERS = -1
+NOTES = (
+    "no batching: requests sent together run one after the other",
+    "hit and position start have one source, the batches of llama_decode; the package reports no hit",
+)
+
+
+class LlamaCppPythonAdapter(Adapter):
+    """`llama_cpp.Llama.generate`, one sequence, one context."""
+
+    name = "llama-cpp-python"
+    modes = (Mode.WORKER,)
+    default_version = "0.3.36"
+    options = LlamaCppPythonOptions
+
+    def start(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> Engine:
+        """Start the worker and wait until it has loaded the GGUF."""
+        options = _options(spec)
+        if spec.dtype not in ("auto", model.dtype):
+            raise UsageError(
+                f"{self.name}: {model.gguf} holds {model.dtype} and llama.cpp does not convert it to {spec.dtype}; "
+                f'leave dtype at "auto" or make the model in {spec.dtype}'
+            )
+        arguments = options.model_dump(mode="json") | {
+            "model_path": str(model.gguf),
+            "n_threads_batch": options.n_threads,
+            "n_gpu_layers": 0 if spec.device == "cpu" else ALL_LAYERS,
+            "type_k": kv_type(options.type_k, model.dtype),
+            "type_v": kv_type(options.type_v, model.dtype),
+        }
+        worker = Worker(
+            self.name,
+            [str(python_for(spec)), str(WORKER), json.dumps(arguments)],
+            folder=folder,
+            environment=spec.environment,
+            start_timeout_s=spec.start_timeout_s,
+            request_timeout_s=spec.request_timeout_s,
+        )
+        said, groups, notes = worker.facts, groups_of(model), list(NOTES)
+        if (said["vocab_size"], said["dtype"]) != (model.vocab_size, model.dtype):
+            worker.close()
+            raise EngineUnavailable(
+                f"{self.name}: loaded {said['vocab_size']} tokens in {said['dtype']} from {model.gguf}, but its folder "
+                f"says {model.vocab_size} in {model.dtype}; make the folder again with `hitparity model make`"
+            )
+        law: str | None = None
+        law_options: dict[str, Any] = {}
+        try:
+            law, law_options = self.law_for(spec, said["options"], groups)
+        except LawDoesNotCover as why:
+            notes.append(str(why))
+        facts = facts_from(
+            said,
+            engine=self.name,
+            mode=spec.mode,
+            device=spec.device,
+            granule=1,
+            groups=groups,
+            caps_last_token=False,
+            law=law,
+            law_options=law_options,
+            notes=notes,
+        )
+        return WorkerEngine(worker, facts)
+
+    def law_for(
+        self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
+    ) -> tuple[str, dict[str, Any]]:
+        """The one-slot law, for memories that keep every position."""
+        for group in groups:
+            if group.startswith("swa:") and not facts_options.get("swa_full", _options(spec).swa_full):
+                raise LawDoesNotCover(
+                    f"{self.name}: no law for the window cache of {group}, which 0.3.36 reuses beyond what it holds; "
+                    f"swa_full = true keeps it whole"
+                )
+            if group != "full" and not group.startswith("swa:"):
+                raise LawDoesNotCover(f"{self.name}: no law for {group} layers, whose state cannot be cut back")
+        return LAW, {"n_ctx": facts_options.get("n_ctx", _options(spec).n_ctx)}
+
+
+def _options(spec: EngineSpec) -> LlamaCppPythonOptions:
+    assert isinstance(spec.options, LlamaCppPythonOptions)
+    return spec.options
