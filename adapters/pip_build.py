@@ -77,35 +77,36 @@ class _Steps:
     def run(
         self, what: str, command: Sequence[str | Path], *, total: int | None = None, environment: Mapping[str, str] = {}
     ) -> None:
-        name, begin, shown, collected = self.requirements.engine, time.monotonic(), 0.0, 0
+        name, begin = self.requirements.engine, time.monotonic()
         self.progress(f"{name}: {what}")
-        with (
-            self.log.open("a", encoding="utf-8") as log,
-            subprocess.Popen(
+        with self.log.open("ab") as log:
+            child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=log,
                 stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
                 env={**os.environ, **environment},
                 pass_fds=(self.lock,),
-            ) as child,
-        ):
-            assert child.stdout is not None
-            for line in child.stdout:
-                log.write(line)
-                log.flush()
-                collected += line.startswith("Collecting ")
-                elapsed = time.monotonic() - begin
-                if elapsed - shown >= PROGRESS_EVERY_S:
-                    shown = elapsed
-                    count = f" {collected} of {total} packages" if total else ""
-                    self.progress(f"{name}: {what}{count}, {elapsed:.0f} s")
+            )
+        try:
+            while True:
+                try:
+                    child.wait(PROGRESS_EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    found = f" {self._collected()} of {total} packages" if total else ""
+                    self.progress(f"{name}: {what}{found}, {time.monotonic() - begin:.0f} s")
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
         if child.returncode:
             raise EngineUnavailable(
                 f"{name}: {what} failed with status {child.returncode}. Log: {self.log}\n{log_tail(self.log)}"
             )
+
+    def _collected(self) -> int:
+        return self.log.read_text(encoding="utf-8", errors="replace").count("\nCollecting ")
 
 
 def _wheel(steps: _Steps, pin: str) -> Path:
