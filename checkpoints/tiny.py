@@ -139,7 +139,10 @@ def _draw(name: str, shape: tuple[int, ...], seed: int, model_type: str) -> Bits
     if name.endswith("norm.weight") or name.endswith("dt_bias"):
         mean = 0 if adds_one_to_norm(model_type, name) else 1
         return to_bits(np.float32(mean) + np.float32(0.1) * values)
-    spread = 0.5 if "embed_tokens" in name else 1 / math.sqrt(shape[-1])
+    spread = 1 / math.sqrt(shape[-1])
+    if "embed_tokens" in name:
+        # Gemma multiplies embeddings by sqrt(hidden); at 0.5 its tied head would only echo the last token
+        spread = 0.5 * spread if model_type == "gemma3_text" else 0.5
     return to_bits(np.float32(spread) * values)
 
 
@@ -150,5 +153,5 @@ def _normal(name: str, shape: tuple[int, ...], seed: int) -> Floats:
     """
     words = PCG64([seed, *name.encode()]).random_raw(math.prod(shape))
     sums = words.view(np.uint16).reshape(-1, 4).sum(axis=1, dtype=np.int64)
-    deviation = math.sqrt((0x1_0000**2 - 1) / 3)
-    return ((sums - 2 * 0xFFFF) / deviation).astype(np.float32).reshape(shape)
+    standard: Floats = ((sums - 2 * 0xFFFF) / math.sqrt((0x1_0000**2 - 1) / 3)).astype(np.float32)
+    return standard.reshape(shape)
