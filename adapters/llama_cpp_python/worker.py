@@ -130,7 +130,7 @@ class Engine:
 def type_name(number: int) -> str:
     """A ggml type in lower case, such as "f32"."""
     prefix = "GGML_TYPE_"
-    names = [name for name, value in vars(llama_cpp).items() if name.startswith(prefix) and value == number]
+    names: list[str] = [name for name, value in vars(llama_cpp).items() if name.startswith(prefix) and value == number]
     return names[0].removeprefix(prefix).lower()
 
 

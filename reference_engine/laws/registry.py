@@ -10,6 +10,7 @@ from typing import Any
 from reference_engine.laws.base import Law
 from reference_engine.laws.sglang import VERSIONS as SGLANG_VERSIONS
 from reference_engine.laws.sglang import SglangFullAttention
+from reference_engine.laws.slots import LlamaCppPython, LlamaCppServer
 from reference_engine.laws.vllm import VERSIONS as VLLM_VERSIONS
 from reference_engine.laws.vllm import VllmFullAttention
 from vocabulary.errors import LawDoesNotCover, UsageError
@@ -62,11 +63,37 @@ def _sglang(version: str) -> LawEntry:
     )
 
 
+def _llama_cpp() -> LawEntry:
+    def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
+        slots = _positive(options, "n_parallel", 1)
+        return LlamaCppServer(
+            n_parallel=slots,
+            slot_prompt_similarity=options.get("slot_prompt_similarity", 0.1),
+            n_ctx_slot=_pages(pool_tokens, slots, options.get("n_ctx_slot")),
+        )
+
+    return LawEntry(
+        LlamaCppServer.id,
+        "every position kept, no RAM cache, no chunk reuse",
+        ("n_parallel", "slot_prompt_similarity", "n_ctx_slot"),
+        build,
+    )
+
+
+def _llama_cpp_python() -> LawEntry:
+    def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
+        return LlamaCppPython(n_ctx=_pages(pool_tokens, 1, options.get("n_ctx")))
+
+    return LawEntry(LlamaCppPython.id, "every position kept", ("n_ctx",), build)
+
+
 LAWS: dict[str, LawEntry] = {
     entry.id: entry
     for entry in (
         *(_vllm(version) for version in VLLM_VERSIONS),
         *(_sglang(version) for version in SGLANG_VERSIONS),
+        _llama_cpp(),
+        _llama_cpp_python(),
     )
 }
 
