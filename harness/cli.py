@@ -15,6 +15,7 @@ from rich.table import Table
 import adapters.env_cli
 import checkpoints.cli
 from harness.experiment import load_experiment
+from harness.listing import Topic, listing
 from harness.plan import Group, plan
 from harness.progress import ConsoleProgress
 from harness.store import load_run
@@ -97,6 +98,45 @@ def report(
         console.print(table)
     written = write_report(done, out or run_folder / "report")
     console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
+
+
+@app.command("list")
+def list_topic(topic: Annotated[Topic, typer.Argument(help="What to list.")]) -> None:
+    """List engines, laws, workloads, causes or ready experiments."""
+    Console().print(listing(topic))
+
+
+@app.command()
+def doctor(
+    engines: Annotated[list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all of them.")] = None,
+    no_start: Annotated[bool, typer.Option("--no-start", help="Only look for environments.")] = False,
+) -> None:
+    """Start each engine on a tiny model: version, granule, cached-token flags, reset. About a minute an engine."""
+    from harness.doctor import ENGINES, examine, installed
+
+    table = Table("engine", "version", "granule", "hit from", "start from", "hit shown", "reset works", "remarks")
+    codes = set()
+    for engine in engines or ENGINES:
+        found = installed(engine) if no_start else examine(engine)
+        if engines or found.code is not ExitCode.UNAVAILABLE:  # an engine nobody asked for may be missing
+            codes.add(found.code)
+        facts, looked = found.facts, bool(found.hit_source)
+        table.add_row(
+            engine,
+            facts.version if facts else "-",
+            str(facts.granule) if facts else "-",
+            escape(found.hit_source or "-"),
+            escape(found.position_source or "-"),
+            _yes(found.hit_shown) if looked else "-",
+            _yes(found.reset_works) if looked else "-",
+            escape("\n".join(found.remarks)),
+        )
+    Console().print(table)
+    raise typer.Exit(max(codes, default=ExitCode.CLEAN))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "NO"
 
 
 def _print_plan(groups: tuple[Group, ...]) -> None:
