@@ -151,7 +151,11 @@ def main() -> None:
     def say(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=pipe, flush=True)
 
-    engine = Engine(json.loads(sys.argv[1]))
+    try:
+        engine = Engine(json.loads(sys.argv[1]))
+    except (ValueError, RuntimeError, AttributeError) as error:
+        say({"failed": f"cannot load the model: {error}"})
+        return
     say({"hello": HELLO, "facts": engine.facts()})
     for line in sys.stdin:
         message = json.loads(line)
