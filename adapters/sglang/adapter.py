@@ -1,0 +1,134 @@
+"""Starts SGLang, or attaches to it.
+
+Modes: `launch` runs `python -m sglang.launch_server` in a process group of its own; `attach` speaks to a
+server by URL and sees no positions, as the probe is not in it. There is no `worker` mode: SGLang's
+processes kill their parent with SIGKILL when one of them fails, so a script around `sglang.Engine`
+could not even report why.
+
+Start-up is mostly imports, in the server, the scheduler and the detokenizer. Skipped are the tokenizer, the
+warm-up request, look-ups on the model hub and, on a CPU, the second and third import
+(`plugins/hitparity_fork.py`); about 16 s of CPU remain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from adapters.base import Adapter, EngineSpec
+from adapters.environments import python_for
+from adapters.http import HttpClient
+from adapters.process import EngineProcess, free_port
+from adapters.sglang.engine import Server, SglangEngine, stop
+from adapters.sglang.facts import facts_of
+from adapters.sglang.options import SglangOptions, search_path, server_arguments
+from adapters.sglang.probe_log import ProbeLog
+from checkpoints import Checkpoint
+from vocabulary.engine import EngineFacts, Mode
+from vocabulary.errors import EngineFailed, EngineUnavailable, HitparityError, LawDoesNotCover, UsageError
+
+LAW_VERSIONS = ("0.5.23",)
+
+
+class SglangAdapter(Adapter):
+    """SGLang 0.5.23; other versions run as long as /server_info, /generate and the probe's hook keep their form."""
+
+    name = "sglang"
+    modes = (Mode.LAUNCH, Mode.ATTACH)
+    default_version = "0.5.23"
+    options = SglangOptions
+
+    def start(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> SglangEngine:
+        """Launch or attach; ready for requests."""
+        if spec.mode is Mode.ATTACH:
+            return self._attach(spec, model)
+        if spec.mode is not Mode.LAUNCH:
+            raise UsageError(f"sglang: no {spec.mode} mode; there are {', '.join(self.modes)}")
+        return self._launch(spec, model, folder)
+
+    def law_for(
+        self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
+    ) -> tuple[str, dict[str, Any]]:
+        """Full attention without speculation or a host tier, for the versions the law was executed against."""
+        version = str(facts_options.get("version", spec.version))
+        why = None
+        if version not in LAW_VERSIONS:
+            why = f"version {version} (there is {', '.join(LAW_VERSIONS)})"
+        elif groups != ("full",):
+            why = f"the layer groups {groups}"
+        elif algorithm := facts_options["speculative_algorithm"]:
+            why = f"speculative_algorithm = {algorithm}"
+        elif facts_options["enable_hierarchical_cache"]:
+            why = "a hierarchical cache"
+        if why:
+            raise LawDoesNotCover(f"sglang: no law covers {why}")
+        page, pool = facts_options["page_size"], facts_options["max_total_num_tokens"]
+        return f"sglang@{version}", {
+            "page_size": page,
+            "disable_radix_cache": facts_options["disable_radix_cache"],
+            "num_pages": pool // page,
+        }
+
+    def _launch(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> SglangEngine:
+        if spec.device == "cpu" and model.architecture == "qwen3_5_text":
+            raise EngineUnavailable(
+                f"sglang: no CPU forward for the GDN layers of {model.name}: it needs SGLang's compiled kernels, which "
+                f"are not on the package index. Use vllm or llama.cpp for this model, or a CUDA device"
+            )
+        assert isinstance(spec.options, SglangOptions)
+        port, log = free_port(), folder / "probe.jsonl"
+        log.unlink(missing_ok=True)
+        environment = {
+            "HF_HUB_OFFLINE": "1",  # the model is a folder; nothing is to be looked up
+            **({"SGLANG_USE_CPU_ENGINE": "1", "HITPARITY_FORK": "1"} if spec.device == "cpu" else {}),
+            **spec.environment,
+            "PYTHONPATH": search_path(spec),
+            "HITPARITY_PROBE_LOG": str(log.absolute()),
+        }
+        command = [str(python_for(spec)), "-m", "sglang.launch_server"]
+        command += server_arguments(spec.options, spec, model, port)
+        server = Server(url=f"http://127.0.0.1:{port}", timeout_s=spec.request_timeout_s)
+        process = EngineProcess("sglang", command, log=folder / "engine.log", environment=environment)
+        try:
+            client = server.client()
+            process.wait_ready(lambda: _answers(client), spec.start_timeout_s)
+            return SglangEngine(server, self._facts(client, spec, model), process, ProbeLog(log))
+        except EngineFailed as error:
+            stop(process, spec.device)
+            raise EngineUnavailable(f"{error}. {process.log_hint()}") from None
+        except BaseException:
+            stop(process, spec.device)
+            raise
+
+    def _attach(self, spec: EngineSpec, model: Checkpoint) -> SglangEngine:
+        if spec.url is None:
+            raise UsageError('sglang: attach mode needs url = "http://host:port"')
+        key = os.environ.get(spec.api_key_env) if spec.api_key_env else None
+        server = Server(url=spec.url, timeout_s=spec.request_timeout_s, api_key=key)
+        try:
+            return SglangEngine(server, self._facts(server.client(), spec, model))
+        except EngineFailed as error:
+            raise EngineUnavailable(f"{error}. Is an SGLang server running at {spec.url}?") from None
+
+    def _facts(self, client: HttpClient, spec: EngineSpec, model: Checkpoint) -> EngineFacts:
+        try:
+            info, model_info = client.get_json("/server_info"), client.get_json("/model_info")
+        finally:
+            client.close()
+        facts = facts_of(info, spec, model, str(model_info["model_type"]))
+        try:
+            law, options = self.law_for(spec, facts.options, facts.groups)
+        except LawDoesNotCover as error:
+            return dataclasses.replace(facts, notes=(*facts.notes, str(error)))
+        return dataclasses.replace(facts, law=law, law_options=options)
+
+
+def _answers(client: HttpClient) -> bool:
+    """Whether the HTTP server is up; SGLang opens it when the scheduler is ready."""
+    try:
+        return client.get("/server_info")[0] == 200
+    except HitparityError:
+        return False

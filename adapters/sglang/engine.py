@@ -1,0 +1,168 @@
+"""A running SGLang server as `vocabulary.engine.Engine`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from adapters.http import HttpClient
+from adapters.process import EngineProcess
+from adapters.sglang.probe_log import ProbeLog
+from adapters.sglang.transcript import decode
+from vocabulary.engine import EngineFacts, Feature, Reply, Span, TokenRequest
+from vocabulary.errors import EngineFailed, RequestRefused
+
+FLUSH_WAIT_S = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """How to reach a server; opens one client per thread."""
+
+    url: str
+    timeout_s: float
+    api_key: str | None = None
+
+    def client(self) -> HttpClient:
+        """A client with a connection of its own."""
+        return HttpClient("sglang", self.url, timeout_s=self.timeout_s, api_key=self.api_key)
+
+
+class SglangEngine:
+    """Speaks `/generate`; `process` and `probe` exist only for a server that hitparity launched."""
+
+    def __init__(
+        self, server: Server, facts: EngineFacts, process: EngineProcess | None = None, probe: ProbeLog | None = None
+    ) -> None:
+        self.facts = facts
+        self._server, self._process, self._probe = server, process, probe
+        self._client = server.client()
+        self._count, self._probe_lock = itertools.count(), Lock()
+
+    def send(self, request: TokenRequest) -> Reply:
+        """Send one request and wait."""
+        return self._send(request, self._client)
+
+    def send_together(self, requests: Sequence[TokenRequest]) -> list[Reply]:
+        """Send all at once, each on a connection of its own; the first error is raised when all have ended."""
+        with ThreadPoolExecutor(max(1, len(requests))) as pool:
+            pending = [pool.submit(self._send_alone, request) for request in requests]
+        return [future.result() for future in pending]
+
+    def reset(self) -> bool:
+        """Flush the radix cache; EngineFailed when SGLang says that it did not."""
+        path = f"/flush_cache?timeout={FLUSH_WAIT_S}"
+        status, body = self._client.post(path, None)
+        if status != 200:
+            raise EngineFailed(
+                f"sglang: POST {path} answered {status}: {body[:200].decode(errors='replace')}. "
+                f"The cache is as it was; SGLang flushes only while no request runs or waits"
+            )
+        return True
+
+    def close(self) -> None:
+        """Stop the server if hitparity launched it."""
+        self._client.close()
+        if self._process is not None:
+            stop(self._process, self.facts.device)
+
+    def _send_alone(self, request: TokenRequest) -> Reply:
+        client = self._server.client()
+        try:
+            return self._send(request, client)
+        finally:
+            client.close()
+
+    def _send(self, request: TokenRequest, client: HttpClient) -> Reply:
+        self._check(request)
+        rid = f"{request.request_id}#{next(self._count)}"
+        sent_ns = time.monotonic_ns()
+        try:
+            answer = decode(client.stream("/generate", body_of(request, rid)))
+        except EngineFailed as error:
+            raise EngineFailed(self._obituary(error)) from None
+        steps = self._steps(rid)
+        return Reply(
+            request_id=request.request_id,
+            prompt_len=answer.prompt_len,
+            hit_len=answer.hit_len,
+            hit_source="meta_info.cached_tokens",
+            position_start=steps[0][0] if steps else None,
+            position_source="probe: ForwardBatch.positions" if steps else "none",
+            output_ids=answer.output_ids,
+            first_logprob=answer.first_logprob,
+            sent_ns=sent_ns,
+            first_token_ns=answer.first_token_ns,
+            done_ns=answer.done_ns,
+            steps=steps,
+            native=answer.native,
+        )
+
+    def _check(self, request: TokenRequest) -> None:
+        """Refuse what SGLang 0.5.23 takes and then dies of, or silently changes."""
+        if bad := [i for i in request.ids if not 0 <= i < self.facts.vocab_size]:
+            # The embedding lookup raises in the scheduler, which takes the whole server down.
+            raise RequestRefused(f"sglang: token ID {bad[0]} is outside the vocabulary [0, {self.facts.vocab_size})")
+        if request.prompt_len + request.max_tokens > self.facts.context_len:
+            # Too long a prompt is refused by the server, but too many output tokens would only be cut.
+            raise RequestRefused(
+                f"sglang: {request.prompt_len} prompt and {request.max_tokens} output tokens exceed the "
+                f"{self.facts.context_len} that this server takes; raise max_total_tokens or context_length"
+            )
+
+    def _steps(self, rid: str) -> tuple[Span, ...] | None:
+        if self._probe is None:
+            return None
+        with self._probe_lock:
+            steps = self._probe.take(rid)
+        if not steps:
+            # SGLang only logs a hook that does not fit, so its absence shows here first.
+            raise EngineFailed(
+                f"sglang: the probe saw no prefill step of request {rid}; its hook does not fit SGLang "
+                f"{self.facts.version}. Use 0.5.23, or attach to the server, which needs no probe"
+            )
+        return steps
+
+    def _obituary(self, error: EngineFailed) -> str:
+        if self._process is None:
+            return f"{error}"
+        time.sleep(0.2)  # the connection closes a moment before the exit status is there
+        ended = self._process.exit_text()
+        return f"{error}{f' (the server {ended})' if ended else ''}. {self._process.log_hint()}"
+
+
+def body_of(request: TokenRequest, rid: str) -> dict[str, Any]:
+    """The JSON body of POST /generate."""
+    body: dict[str, Any] = {
+        "rid": rid,
+        "input_ids": list(request.ids),
+        "sampling_params": {"max_new_tokens": request.max_tokens, "temperature": 0, "ignore_eos": True},
+        "stream": True,
+    }
+    if request.namespace is not None:
+        body["cache_salt"] = request.namespace
+    if request.features:
+        # The start caps the lookup: -1, the last prompt position, leaves every possible hit (executed, 0.5.23).
+        start = 0 if Feature.PROMPT_LOGPROBS in request.features else -1
+        body |= {"return_logprob": True, "logprob_start_len": start}
+    return body
+
+
+def stop(process: EngineProcess, device: str) -> None:
+    """End a launched server and its children; never raises.
+
+    A CPU server is killed at once: it has nothing to release, and on SIGTERM 0.5.23 takes its own
+    children's end for a crash and waits 5 s before a diagnosis.
+    """
+    if device == "cpu":
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.child.pid, signal.SIGKILL)
+    process.stop()
