@@ -12,25 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records import CellManifest, RequestRecord, Role
-from harness.views import (
-    UNKNOWN,
-    EngineSummary,
-    SendView,
-    WorkloadView,
-    count,
-    engine_summaries,
-    folded,
-    is_marked,
-    ledger_items,
-    milliseconds,
-    percent,
-    plain,
-    remarks,
-    span,
-    troubled_cells,
-    verdict,
-    workload_views,
-)
+from harness.summary import EngineSummary, engine_summaries, remarks, troubled_cells, verdict
+from harness.views import SendView, WorkloadView, folded, workload_views
+from harness.wording import UNKNOWN, count, is_marked, ledger_items, milliseconds, percent, plain, span
 from vocabulary.engine import Fidelity
 
 MATRIX_ROWS = 60

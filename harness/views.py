@@ -1,21 +1,16 @@
-"""Readings of records that the table, the figures and the report share: records in, small values out.
-
-Unknown stays unknown: a `None` of the records is shown as "?", never counted as 0.
-"""
+"""Requests side by side: by workload and model, and within them send by send."""
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.records import CellManifest, CellStatus, FindingKind, RequestRecord, Role
-from vocabulary.engine import Fidelity
-from vocabulary.ledger import Cause
+from harness.records import RequestRecord, Role
+from harness.wording import is_marked, plain, send_name
 
-UNKNOWN = "?"
+FEW = 4
+"""Cold sends that a matrix shows although they say little."""
 _Key = tuple[Role, str, int, int]
 
 
@@ -65,113 +60,6 @@ class WorkloadView:
         return [r for send in self.sends for r in send.requests]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSummary:
-    """What one configuration did on one model, over the requests of its workloads (no sentinels, no controls)."""
-
-    label: str
-    model: str
-    law: str
-    requests: int
-    prompt_tokens: int
-    by_cause: dict[Cause, int]
-    explained_tokens: int
-    """Prompt tokens of the requests that have a ledger."""
-    unknown: int
-    """Requests without a ledger: the engine showed neither hit nor start."""
-    findings: Counter[FindingKind]
-    """Sentinels, controls and findings about whole cells included."""
-    cold_ns: int | None
-    """Median TTFT of requests with hit 0."""
-    warm_ns: int | None
-    """Median TTFT of requests with a hit."""
-
-    @property
-    def reused(self) -> int | None:
-        """Tokens taken from the cache; None where no request has a ledger."""
-        return self.by_cause.get(Cause.REUSED, 0) if self.unknown < self.requests else None
-
-    @property
-    def share(self) -> float | None:
-        """`reused` over the prompt tokens of the same requests."""
-        return self.by_cause.get(Cause.REUSED, 0) / self.explained_tokens if self.explained_tokens else None
-
-    @property
-    def unexplained(self) -> int | None:
-        """Tokens that no cause accounts for; None where no request has a ledger."""
-        return self.by_cause.get(Cause.UNEXPLAINED, 0) if self.unknown < self.requests else None
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A finding with the place it was made at."""
-
-    where: str
-    kind: FindingKind
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.kind.value}: {self.detail}"
-
-
-def plain(text: str) -> str:
-    """One line without control characters, whatever a model folder or a label is called."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def count(value: int | None) -> str:
-    """A number of tokens, or "?"."""
-    return UNKNOWN if value is None else str(value)
-
-
-def milliseconds(value_ns: int | None) -> str:
-    """A time in milliseconds; "-" where there is none."""
-    return "-" if value_ns is None else f"{value_ns / 1e6:.1f}"
-
-
-def percent(share: float | None) -> str:
-    """A share of one, or "?"; never rounded up to 100 % or down to 0 %."""
-    if share is None:
-        return UNKNOWN
-    rounded = round(100 * share, 1)
-    if rounded == 100 and share < 1:
-        return ">99.9 %"
-    return "<0.1 %" if rounded == 0 and share > 0 else f"{rounded:.1f} %"
-
-
-def span(values: Iterable[int]) -> str:
-    """One number, or the least and the greatest."""
-    least, *_, greatest = sorted(values) * 2
-    return str(least) if least == greatest else f"{least}-{greatest}"
-
-
-def ledger_items(request: RequestRecord) -> list[str]:
-    """Such as "reused 1024", "granule 13", "last_token 1"; "?" without a ledger."""
-    return [f"{cause.value} {tokens}" for cause, tokens in request.by_cause().items()] or [UNKNOWN]
-
-
-def send_name(request: RequestRecord) -> str:
-    """The label, which send of this prompt it was if not the first, and whether it is a cold control."""
-    again = f" ({request.repetition + 1})" if request.repetition else ""
-    control = ", control" if request.role is Role.CONTROL else ""
-    return plain(f"{request.label}{again}{control}")
-
-
-def is_marked(request: RequestRecord) -> bool:
-    """Whether the request has a finding or a hit or start that its law does not expect."""
-    pairs = ((request.hit_len, request.expected_hit_len), (request.position_start, request.expected_position_start))
-    return bool(request.findings) or any(None not in pair and pair[0] != pair[1] for pair in pairs)
-
-
-def law_text(request: RequestRecord) -> str:
-    """The law behind a configuration's expectations, and how it stands to it."""
-    if request.law is None:
-        return "none covers it"
-    if request.fidelity is Fidelity.LAW:
-        return f"{request.law} (predicted)"
-    return f"{request.law} (emulated)" if request.emulated else request.law
-
-
 def workload_views(
     requests: Iterable[RequestRecord], *, roles: frozenset[Role] = frozenset({Role.PROBE})
 ) -> list[WorkloadView]:
@@ -195,20 +83,26 @@ def workload_views(
 
 
 def folded(view: WorkloadView) -> tuple[list[tuple[str, SendView]], int]:
-    """Sends for a matrix: repeats answered alike become one row, and cold sends that nobody hit none.
+    """Sends for a matrix: repeats answered alike become one row; cold sends that nobody hit none, if they are many.
 
     Returns `(name, send)` and the number of cold sends left out.
     """
+    cold = [_is_plain_cold(send) for send in view.sends]
+    left_out = sum(cold) if sum(cold) > FEW else 0
     rows: list[list[SendView]] = []
-    left_out = 0
-    for send in view.sends:
-        if send.known_hits and all(not r.hit_len and r.lcp_len == 0 and not is_marked(r) for r in send.requests):
-            left_out += 1
-        elif rows and _folds(rows[-1][-1], send):
+    for send, is_cold in zip(view.sends, cold, strict=True):
+        if is_cold and left_out:
+            continue
+        if rows and _folds(rows[-1][-1], send):
             rows[-1].append(send)
         else:
             rows.append([send])
     return [(_range_name(row), row[0]) for row in rows], left_out
+
+
+def _is_plain_cold(send: SendView) -> bool:
+    """Nothing to share with anything before, nobody claims a hit, no findings."""
+    return bool(send.known_hits) and all(not r.hit_len and r.lcp_len == 0 and not is_marked(r) for r in send.requests)
 
 
 def _folds(send: SendView, following: SendView) -> bool:
@@ -229,104 +123,6 @@ def _range_name(row: Sequence[SendView]) -> str:
     if first is last:
         return row[0].name
     return plain(f"{first.label} ({first.repetition + 1}-{last.repetition + 1})")
-
-
-def engine_summaries(cells: Iterable[CellManifest], requests: Iterable[RequestRecord]) -> list[EngineSummary]:
-    """One summary per configuration and model, in the order of the run."""
-    found: dict[tuple[str, str], list[RequestRecord]] = {}
-    for request in requests:
-        found.setdefault((request.model, request.engine_label), []).append(request)
-    of_cells: dict[tuple[str, str], Counter[FindingKind]] = {}
-    for cell in cells:
-        kinds = of_cells.setdefault((cell.model, cell.engine_label), Counter())
-        kinds.update(finding.kind for finding in cell.findings)
-    return [
-        _summary(label, model, of_engine, of_cells.get((model, label), Counter()))
-        for (model, label), of_engine in found.items()
-    ]
-
-
-def remarks(cells: Iterable[CellManifest], requests: Iterable[RequestRecord]) -> list[Remark]:
-    """Every finding, those about whole cells first; a request's findings of one kind are one remark."""
-    about_cells = [
-        Remark(plain(f"{cell.engine_label}, {cell.workload} on {cell.model}"), finding.kind, plain(finding.detail))
-        for cell in cells
-        for finding in cell.findings
-    ]
-    about_requests = []
-    for r in requests:
-        details: dict[FindingKind, list[str]] = {}
-        for finding in r.findings:
-            details.setdefault(finding.kind, []).append(plain(finding.detail))
-        where = f"{plain(r.engine_label)}, {plain(r.workload)} on {plain(r.model)}, {send_name(r)}"
-        about_requests += [Remark(where, kind, "; ".join(found)) for kind, found in details.items()]
-    return about_cells + about_requests
-
-
-def troubled_cells(cells: Iterable[CellManifest]) -> list[str]:
-    """A sentence for each cell that did not complete or whose numbers must not be used."""
-    sentences = []
-    for cell in cells:
-        name = f"{cell.engine_label}, {cell.workload} on {cell.model}"
-        if cell.status is not CellStatus.COMPLETE:
-            sentences.append(f"{name}: {cell.status.value} after {cell.requests} requests: {cell.why}")
-        elif not cell.valid:
-            kinds = ", ".join(sorted({finding.kind.value for finding in cell.findings})) or "findings of its requests"
-            sentences.append(f"{name}: invalid ({kinds}); its numbers support no verdict")
-    return [plain(sentence) for sentence in sentences]
-
-
-def verdict(cells: Sequence[CellManifest], requests: Sequence[RequestRecord]) -> str:
-    """One line: how much was asked, and how much of it is not as it should be."""
-    probes = [r for r in requests if r.role is Role.PROBE]
-    labels = {r.engine_label for r in probes}
-    tokens = sum(r.prompt_len for r in probes)
-    unexplained = sum(r.by_cause().get(Cause.UNEXPLAINED, 0) for r in probes)
-    unknown = sum(not r.ledger for r in probes)
-    parts = [
-        f"{unexplained} of {tokens} prompt tokens unexplained",
-        number(len(remarks(cells, requests)), "finding"),
-        *([f"{number(unknown, 'request')} without hit or start"] if unknown else []),
-        *(
-            [f"{number(len(troubled), 'cell')} failed, interrupted or invalid"]
-            if (troubled := troubled_cells(cells))
-            else []
-        ),
-    ]
-    return f"{number(len(probes), 'request')} to {number(len(labels), 'engine configuration')}: {', '.join(parts)}"
-
-
-def number(count: int, noun: str) -> str:
-    """Such as "1 request" or "no requests"."""
-    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
-
-
-def _summary(
-    label: str, model: str, requests: Sequence[RequestRecord], of_cells: Counter[FindingKind]
-) -> EngineSummary:
-    probes = [r for r in requests if r.role is Role.PROBE]
-    by_cause: Counter[Cause] = Counter()
-    for request in probes:
-        by_cause.update(request.by_cause())
-    explained = [r for r in probes if r.ledger]
-    return EngineSummary(
-        label=plain(label),
-        model=plain(model),
-        law=plain(law_text(requests[0])),
-        requests=len(probes),
-        prompt_tokens=sum(r.prompt_len for r in probes),
-        by_cause=dict(by_cause),
-        explained_tokens=sum(r.prompt_len for r in explained),
-        unknown=len(probes) - len(explained),
-        findings=of_cells + Counter(finding.kind for r in requests for finding in r.findings),
-        cold_ns=_median(r.ttft_ns for r in probes if r.hit_len == 0),
-        warm_ns=_median(r.ttft_ns for r in probes if r.hit_len),
-    )
-
-
-def _median(times: Iterable[int | None]) -> int | None:
-    known = [time for time in times if time is not None]
-    return round(statistics.median(known)) if known else None
 
 
 def _send_order(sequences: Sequence[dict[_Key, RequestRecord]]) -> list[_Key]:

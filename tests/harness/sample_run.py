@@ -170,7 +170,7 @@ def sample_run(
     manifest = RunManifest(
         experiment="sample",
         experiment_digest="0" * 64,
-        experiment_source='name = "sample"\n',
+        configuration={"name": "sample", "checks": checks.model_dump(mode="json")},
         hitparity="0.1.0",
         started="2026-01-02T03:04:05Z",
         machine={"cpu": "a processor", "cores": 2, "gpus": []},

@@ -1,0 +1,104 @@
+"""What all figures share: one colour per engine, one pattern per cause, labels that keep apart, reproducible files.
+
+Figures are made and drawn inside `style()`; nothing of pyplot's global state is touched. Colours are
+Okabe and Ito's, distinct for colour-blind readers; markers, hatches and direct labels carry the same
+meaning in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from vocabulary.ledger import Cause
+
+ENGINE_COLOURS = {
+    "vllm": "#0072B2",
+    "sglang": "#D55E00",
+    "llama.cpp": "#222222",
+    "llama-cpp-python": "#AA4488",
+    "reference": "#008F68",
+}
+OTHER_COLOUR = "#6B6B6B"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+PNG_DPI = 150
+
+CAUSE_STYLES: dict[Cause, tuple[str, str]] = {
+    Cause.REUSED: ("#1D3F5E", ""),
+    Cause.NOVEL: ("#E9E9E9", ""),
+    Cause.LAST_TOKEN: ("#F7E08A", "||||"),
+    Cause.GRANULE: ("#F2B56B", "////"),
+    Cause.SPEC_DROP: ("#F2B56B", "\\\\\\\\"),
+    Cause.SUCCESSOR: ("#F7E08A", "...."),
+    Cause.ALIGNMENT: ("#F2B56B", "++++"),
+    Cause.NO_STATE: ("#9CCBE8", "////"),
+    Cause.WINDOW: ("#9CCBE8", "----"),
+    Cause.CHECKPOINT: ("#9CCBE8", "||||"),
+    Cause.REPLAY: ("#9CCBE8", "\\\\\\\\"),
+    Cause.MIN_REUSE: ("#9CCBE8", "...."),
+    Cause.SLOT: ("#A6D8C2", "////"),
+    Cause.NAMESPACE: ("#A6D8C2", "oooo"),
+    Cause.EVICTED: ("#A6D8C2", "\\\\\\\\"),
+    Cause.IN_FLIGHT: ("#A6D8C2", "...."),
+    Cause.DISABLED: ("#DDB8D6", "xxxx"),
+    Cause.UNEXPLAINED: ("#D7263D", "xxxx"),
+}
+"""Fill and hatch: rounding in orange, absent memory in blue, held or dropped elsewhere in green."""
+
+_SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # a model called "$x$" is not a formula
+    "svg.hashsalt": "hitparity",
+    "svg.fonttype": "path",
+}
+
+
+def style() -> AbstractContextManager[None]:
+    """The settings for making and saving a figure; the caller's are back afterwards."""
+    return mpl.rc_context(_SETTINGS)
+
+
+def engine_colour(engine: str) -> str:
+    """The same everywhere; grey for an engine that is not ours."""
+    return ENGINE_COLOURS.get(engine, OTHER_COLOUR)
+
+
+def spread(wanted: Sequence[float], gap: float, *, low: float, high: float) -> list[float]:
+    """Positions near the wanted ones, in the same order, at least `gap` apart and within the limits if they fit."""
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    placed: list[float] = []
+    for index in order:
+        placed.append(max(wanted[index], placed[-1] + gap if placed else low))
+    limit = high
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], limit)
+        limit = placed[i] - gap
+    result = [0.0] * len(wanted)
+    for position, index in zip(placed, order, strict=True):
+        result[index] = position
+    return result
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write `name.svg` and `name.png`; the same figure gives the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.svg", folder / f"{name}.png"]
+    with style():
+        figure.savefig(paths[0], metadata={"Date": None, "Creator": None})
+        figure.savefig(paths[1], dpi=PNG_DPI, metadata={"Software": None})
+    return paths

@@ -1,0 +1,292 @@
+"""The Markdown report of a run, with its figures. The same run gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import TypeAdapter, ValidationError
+
+from harness.drawing import save_figure
+from harness.figures import ledger_bars, staircase
+from harness.records import CellManifest, RequestRecord, Role
+from harness.store import Run
+from harness.summary import engine_summaries, median_ttft, remarks, troubled_cells, verdict
+from harness.views import SendView, WorkloadView, folded, workload_views
+from harness.wording import (
+    UNKNOWN,
+    count,
+    is_marked,
+    law_text,
+    ledger_items,
+    milliseconds,
+    number,
+    percent,
+    plain,
+    send_name,
+    span,
+)
+from vocabulary.engine import EngineFacts, Fidelity
+from vocabulary.errors import UsageError
+from vocabulary.ledger import Cause
+
+REPORT = "report.md"
+STAIRS = 3
+"""Repeated lengths that make a staircase."""
+_FACTS = TypeAdapter(EngineFacts)
+_SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$&#])|(?<![A-Za-z0-9])(_)|(_)(?![A-Za-z0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One engine configuration of the run."""
+
+    label: str
+    engine: str
+    version: str
+    mode: str
+    device: str
+    granule: str
+    law: str
+    hit_sources: str
+    position_sources: str
+    roles: Counter[Role]
+    notes: tuple[str, ...]
+    options: str
+    """JSON of what the engine reports; empty if it never started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One workload on one model, with the names of its figures."""
+
+    view: WorkloadView
+    labels: tuple[str, ...]
+    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
+    """Name, length and the hits by configuration."""
+    ttft: tuple[tuple[str, tuple[str, ...]], ...]
+    """`cold` and `warm`, and the median TTFT in milliseconds by configuration."""
+    cold: int
+    """Cold sends left out of `rows`."""
+    difference: str
+    staircase: str | None
+    ledger: str
+
+
+def write_report(run: Run, folder: Path | None = None) -> list[Path]:
+    """Write `report.md` and its figures into a folder (default: `report` in the run's) and return their paths.
+
+    Raises UsageError when the folder cannot be written.
+    """
+    folder = folder or run.folder / "report"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sections, paths = [], []
+        names: set[str] = set()
+        views = workload_views(run.requests)
+        for view in views:
+            section = _section(view, names, several_models=len({v.model for v in views}) > 1)
+            sections.append(section)
+            if section.staircase:
+                paths += save_figure(staircase(view.requests), folder, section.staircase)
+            paths += save_figure(ledger_bars(view.requests), folder, section.ledger)
+        (folder / REPORT).write_text(_render(run, sections), encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"{folder}: the report cannot be written: {reason}; choose another folder") from None
+    return [folder / REPORT, *paths]
+
+
+class Raw(str):
+    """Text that is Markdown already."""
+
+    __slots__ = ()
+
+
+def escape(value: object) -> str:
+    """Text that Markdown shows as it is, in a table cell too."""
+    if isinstance(value, Raw):
+        return value
+    return _SPECIAL.sub(r"\\\g<0>", plain(str(value)))
+
+
+def _render(run: Run, sections: Sequence[Section]) -> str:
+    """Every `{{ expression }}` of the template goes through `escape`."""
+    environment = Environment(
+        loader=PackageLoader("harness"),
+        finalize=escape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown, not HTML
+    )
+    configurations = _configurations(run)
+    summaries = engine_summaries(run.cells, run.requests)
+    return environment.get_template("report.md.j2").render(
+        manifest=run.manifest,
+        machine=[(key.replace("_", " "), _machine_value(key, value)) for key, value in run.manifest.machine.items()],
+        models=_distinct(cell.model for cell in run.cells),
+        workloads=_distinct(f"{cell.workload} ({cell.family})" for cell in run.cells),
+        verdict=verdict(run.cells, run.requests),
+        configurations=configurations,
+        several_models=len({summary.model for summary in summaries}) > 1,
+        summaries=summaries,
+        causes=[cause for cause in Cause if any(cause in summary.by_cause for summary in summaries)],
+        sections=sections,
+        lawless=[c.label for c in configurations if c.law == "none covers it"],
+        predicted=_distinct(r.engine_label for r in run.requests if r.fidelity is Fidelity.LAW),
+        emulated=_distinct(r.engine_label for r in run.requests if r.emulated),
+        silent=[summary for summary in summaries if summary.unknown],
+        remarks=remarks(run.cells, run.requests),
+        troubled=troubled_cells(run.cells),
+        left_out=[remark.replace(f"{run.folder}/", "") for remark in run.remarks],
+        checks=run.manifest.configuration.get("checks", {}),
+        raw=Raw,
+        Role=Role,
+        count=count,
+        is_marked=is_marked,
+        ledger=lambda request: " | ".join(ledger_items(request)),
+        milliseconds=milliseconds,
+        number=number,
+        percent=percent,
+        send_name=send_name,
+    )
+
+
+def _configurations(run: Run) -> list[Configuration]:
+    """In the order of the run, those that never started included."""
+    by_label: dict[str, list[CellManifest]] = {}
+    for cell in run.cells:
+        by_label.setdefault(cell.engine_label, []).append(cell)
+    found = []
+    for label, cells in by_label.items():
+        requests = [r for r in run.requests if r.engine_label == label]
+        facts = next((_facts(cell) for cell in cells if cell.facts), None)
+        first = requests[0] if requests else None
+        found.append(
+            Configuration(
+                label=label,
+                engine=facts.engine if facts else cells[0].engine,
+                version=facts.version if facts else UNKNOWN,
+                mode=_mode(facts) if facts else "did not start",
+                device=f"{facts.device} {facts.dtype}" if facts and facts.fidelity is not Fidelity.LAW else "-",
+                granule=str(facts.granule) if facts else UNKNOWN,
+                law=law_text(first) if first else UNKNOWN,
+                hit_sources=", ".join(_distinct(r.hit_source for r in requests)) or "-",
+                position_sources=", ".join(_distinct(r.position_source for r in requests)) or "-",
+                roles=Counter(r.role for r in requests),
+                notes=facts.notes if facts else (),
+                options=_json(dict(facts.options)) if facts else "",
+            )
+        )
+    return found
+
+
+def _facts(cell: CellManifest) -> EngineFacts:
+    try:
+        return _FACTS.validate_python(cell.facts)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise UsageError(f"cell {cell.cell}: facts, key {key!r}: {problem['msg']}; run the cell again") from None
+
+
+def _mode(facts: EngineFacts) -> str:
+    return f"{facts.mode.value}, {facts.fidelity.value}" if facts.mode else facts.fidelity.value
+
+
+def _section(view: WorkloadView, names: set[str], *, several_models: bool) -> Section:
+    rows, cold = folded(view)
+    shown = []
+    for name, send in rows:
+        answers = {r.engine_label: r for r in send.requests}
+        hits = tuple(_hit(answers[label]) if label in answers else "" for label in view.labels)
+        shown.append((name, span(r.prompt_len for r in send.requests), hits))
+    by_label = [[r for r in view.requests if r.engine_label == label] for label in view.labels]
+    ttft = [
+        (name, tuple(milliseconds(median_ttft(of_label, warm=name == "warm")) for of_label in by_label))
+        for name in ("cold", "warm")
+    ]
+    suffix = f"{view.workload}-{view.model.rsplit('/', 1)[-1]}" if several_models else view.workload
+    stairs = None
+    if len({r.prompt_len for r in view.requests if r.repetition}) >= STAIRS:
+        stairs = "staircase" if "staircase" not in names else f"staircase-{_slug(suffix)}"
+        stairs = _unique(stairs, names)
+    return Section(
+        view=view,
+        labels=tuple(plain(label) for label in view.labels),
+        rows=tuple(shown),
+        ttft=tuple(ttft),
+        cold=cold,
+        difference=_difference(view),
+        staircase=stairs,
+        ledger=_unique(f"ledger-{_slug(suffix)}", names),
+    )
+
+
+def _difference(view: WorkloadView) -> str:
+    """How often the configurations disagree, and the widest disagreement with the causes on both sides."""
+    compared = [send for send in view.sends if len(send.known_hits) > 1]
+    differing = [send for send in compared if send.spread]
+    if not compared:
+        return "fewer than two configurations reported hits, so there is nothing to compare."
+    if not differing:
+        return f"all configurations report the same hits, in {number(len(compared), 'send')}."
+    widest = max(differing, key=lambda send: send.spread)
+    ends = sorted(widest.known_hits, key=lambda r: r.hit_len or 0)
+    return (
+        f"hits differ in {len(differing)} of {number(len(compared), 'send')}, by up to {widest.spread} tokens: "
+        f"{widest.name} ({_lengths(widest)}): {_answer(ends[0])}; {_answer(ends[-1])}."
+    )
+
+
+def _lengths(send: SendView) -> str:
+    lcp = span(r.lcp_len for r in send.requests)
+    return f"{span(r.prompt_len for r in send.requests)} tokens, {lcp} of them seen before"
+
+
+def _answer(request: RequestRecord) -> str:
+    """A configuration's hit, and why it is not longer."""
+    causes = [item for item in ledger_items(request) if not item.startswith(Cause.REUSED.value)]
+    return f"{plain(request.engine_label)} {count(request.hit_len)} ({', '.join(causes) or 'all reused'})"
+
+
+def _hit(request: RequestRecord) -> str:
+    return count(request.hit_len) + (" !" if is_marked(request) else "")
+
+
+def _json(value: dict[str, Any]) -> str:
+    """JSON that cannot end a Markdown code block."""
+    return json.dumps(value, indent=1, sort_keys=True).replace("`", "\\u0060")
+
+
+def _machine_value(key: str, value: object) -> str:
+    if value is None:
+        return UNKNOWN
+    if key.endswith("_bytes") and isinstance(value, int):
+        return f"{value / 2**30:.1f} GiB"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.") or "workload"
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    found, suffix = name, 1
+    while found in taken:
+        suffix += 1
+        found = f"{name}-{suffix}"
+    taken.add(found)
+    return found
