@@ -13,15 +13,13 @@ from adapters.llama_cpp.engine import LlamaCppEngine
 from adapters.llama_cpp.facts import ServerFacts, read_facts, resolved_options
 from adapters.llama_cpp.groups import groups_of
 from adapters.llama_cpp.launch import launch
+from adapters.llama_cpp.law import slot_law
 from adapters.llama_cpp.options import LOG_SHOWS_POSITIONS, LlamaCppOptions
 from adapters.llama_cpp.server_log import ServerLog
 from checkpoints import Checkpoint
 from vocabulary.engine import Engine, EngineFacts, Mode
 from vocabulary.errors import EngineFailed, EngineUnavailable, LawDoesNotCover, UsageError
 
-LAW = "llama.cpp"
-DECIDING = ("cache_ram_mib", "n_cache_reuse", "slot_prompt_similarity")
-"""Options the law needs and no endpoint reports; an attached server's user has to state them."""
 NOTES = ("ignore_eos keeps llama-server from choosing an end-of-text token; other engines may choose it and go on",)
 
 
@@ -41,43 +39,15 @@ class LlamaCppAdapter(Adapter):
                 f"{self.name}: {model.gguf} holds {model.dtype} and llama.cpp does not convert it to {spec.dtype}; "
                 f'leave dtype at "auto" or make the model in {spec.dtype}'
             )
-        return (
-            self._attach(spec, options, model)
-            if spec.mode is Mode.ATTACH
-            else self._launch(spec, options, model, folder)
-        )
+        if spec.mode is Mode.ATTACH:
+            return self._attach(spec, options, model)
+        return self._launch(spec, options, model, folder)
 
     def law_for(
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
     ) -> tuple[str, dict[str, Any]]:
         """The slot law, for memories that keep every position and caches that are slots only."""
-        options = _options(spec)
-        if spec.mode is Mode.ATTACH and (unsaid := sorted(set(DECIDING) - options.model_fields_set)):
-            raise LawDoesNotCover(
-                f"{self.name}: an attached server does not report {', '.join(unsaid)}; state it in options"
-            )
-        for group in groups:
-            if group.startswith("swa:") and not options.swa_full:
-                raise LawDoesNotCover(
-                    f"{self.name}: no law for the window cache of {group}; swa_full = true keeps it whole"
-                )
-            if group != "full" and not group.startswith("swa:"):
-                raise LawDoesNotCover(
-                    f"{self.name}: no law for {group} layers, which go back to context checkpoints only"
-                )
-        if options.cache_ram_mib:
-            raise LawDoesNotCover(
-                f"{self.name}: no law for the RAM cache, whose use depends on history; cache_ram_mib = 0"
-            )
-        if options.n_cache_reuse:
-            raise LawDoesNotCover(f"{self.name}: no law for moved chunks, which are no prefix; n_cache_reuse = 0")
-        slots = facts_options.get("n_parallel", options.n_parallel)
-        if facts_options.get("kv_unified", options.kv_unified) and slots > 1:
-            raise LawDoesNotCover(f"{self.name}: no law for slots that purge one another; kv_unified = false")
-        law = {"n_parallel": slots, "slot_prompt_similarity": options.slot_prompt_similarity}
-        if "n_ctx_slot" in facts_options:
-            law["n_ctx_slot"] = facts_options["n_ctx_slot"]
-        return LAW, law
+        return slot_law(_options(spec), facts_options, groups, attached=spec.mode is Mode.ATTACH)
 
     def _launch(self, spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path) -> Engine:
         server = launch(spec, options, model, folder)

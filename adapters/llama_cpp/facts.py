@@ -59,14 +59,17 @@ def read_facts(client: HttpClient, model: Checkpoint) -> ServerFacts:
 def resolved_options(
     options: LlamaCppOptions, model: Checkpoint, server: ServerFacts, log: Path | None
 ) -> dict[str, Any]:
-    """Options as the server resolved them: what it reports, and for the rest what it was started with."""
+    """Options as the server resolved them: what it reports, and for the rest what it was started with.
+
+    `log`: of a launched server; without one only what the user stated is known besides.
+    """
+    read_back = {"n_parallel": server.slots, "n_ctx_slot": server.n_ctx_slot, "build_info": server.build_info}
+    if log is None:
+        return options.model_dump(mode="json", exclude_unset=True) | read_back
     types = {name: kv_type(getattr(options, name), model.dtype) for name in ("type_k", "type_v")}
-    asked = options.model_dump(mode="json", exclude={"port"}) | types
-    printed = dict(_CONTEXT.findall(log.read_text(encoding="utf-8", errors="replace"))) if log else {}
+    printed = dict(_CONTEXT.findall(log.read_text(encoding="utf-8", errors="replace")))
     values = {name: _value(text) for name, text in printed.items()}
-    return (
-        asked | values | {"n_parallel": server.slots, "n_ctx_slot": server.n_ctx_slot, "build_info": server.build_info}
-    )
+    return options.model_dump(mode="json", exclude={"port"}) | types | values | read_back
 
 
 def _value(text: str) -> int | bool | str:

@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 
 from adapters.base import EngineSpec
 from adapters.llama_cpp.adapter import LlamaCppAdapter
+from adapters.llama_cpp.launch import wheel_python
 from adapters.llama_cpp.options import LlamaCppOptions
 from checkpoints import Checkpoint
 from reference_engine.laws.registry import make_law
@@ -207,6 +209,7 @@ def test_attach_reads_positions_from_the_reply(
     model, spec = checkpoint("tiny-qwen3"), replace(engine_spec("llama.cpp", mode=Mode.ATTACH), url=url)
     with started(spec, model, tmp_path) as engine:
         assert engine.facts.law is None and any("state it in options" in note for note in engine.facts.notes)
+        assert set(engine.facts.options) == {"n_parallel", "n_ctx_slot", "build_info"}
         assert engine.reset()
         replies = [ask(engine, ids) for ids in (A, B, B2)]
         assert [(reply.hit_len, reply.position_start) for reply in replies] == [(0, 0), (1026, 1026), (17, 17)]
@@ -314,3 +317,15 @@ def test_law_says_what_it_does_not_cover(engine_spec: Specs) -> None:
 def test_wrong_dtype(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not convert"):
         LlamaCppAdapter().start(engine_spec("llama.cpp", dtype="bfloat16"), checkpoint("tiny-qwen3"), tmp_path)
+
+
+def test_the_harness_own_wheel_is_used_at_the_pinned_version_only(
+    engine_spec: Specs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = engine_spec("llama.cpp")
+    assert wheel_python(named)[0] == named.python
+    monkeypatch.setattr("importlib.metadata.version", lambda name: named.version)
+    assert wheel_python(replace(named, python=None)) == (Path(sys.executable), "hitparity's own environment")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2026.1.1")
+    monkeypatch.setattr("adapters.llama_cpp.launch.python_for", lambda spec: Path("/built/python"))
+    assert wheel_python(replace(named, python=None)) == (Path("/built/python"), "built environment")
