@@ -13,6 +13,7 @@ import pytest
 
 from adapters.base import EngineSpec
 from adapters.environments import python_for
+from adapters.llama_cpp.launch import wheel_python
 from adapters.registry import adapter_for
 from checkpoints import Checkpoint
 from checkpoints.make import ensure
@@ -31,9 +32,8 @@ def _python_of(engine: str) -> Path:
             raise EngineUnavailable("reference: torch is not installed; pip install 'hitparity[reference]'")
         return Path(sys.executable)
     adapter = adapter_for(engine)
-    return python_for(
-        EngineSpec(engine=engine, version=adapter.default_version, mode=adapter.modes[0], options=adapter.options())
-    )
+    spec = EngineSpec(engine=engine, version=adapter.default_version, mode=adapter.modes[0], options=adapter.options())
+    return wheel_python(spec)[0] if engine == "llama.cpp" else python_for(spec)
 
 
 @pytest.hookimpl(tryfirst=True)
