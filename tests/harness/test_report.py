@@ -119,7 +119,7 @@ def test_limits_name_laws_that_are_missing_and_notes(report: str) -> None:
 def test_the_same_run_gives_the_same_bytes_wherever_it_lies(tmp_path: Path) -> None:
     written = []
     for name in ("here", "there"):
-        run = sample_run(tmp_path / name, [VLLM, FORGETFUL], ["changed", "ladder"])
+        run = sample_run(tmp_path / name, [VLLM, FORGETFUL], ["changed", "chat"])
         with (run.folder / run.manifest.cells[0] / "requests.jsonl").open("a") as file:
             file.write('{"torn')
         written.append(write_report(load_run(run.folder)))
