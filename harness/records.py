@@ -19,7 +19,7 @@ RUN_SCHEMA: Literal["hitparity.run/1"] = "hitparity.run/1"
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class FindingKind(StrEnum):
@@ -55,6 +55,7 @@ class Finding(_Record):
     """One thing that is not as it should be."""
 
     kind: FindingKind
+    """What is wrong."""
     detail: str
     """A sentence with the numbers."""
 
@@ -63,8 +64,11 @@ class Entry(_Record):
     """One interval of a ledger."""
 
     start: int
+    """First position."""
     end: int
+    """One past the last position."""
     cause: Cause
+    """Why these positions were reused or computed."""
 
 
 class Role(StrEnum):
@@ -82,38 +86,55 @@ class RequestRecord(_Record):
     """One request to one engine: what was asked, what was observed, what the law says, and why."""
 
     schema_id: Literal["hitparity.request/1"] = Field(REQUEST_SCHEMA, alias="schema")
+    """Name and version of this record."""
     cell: str
+    """The cell it belongs to: a folder of the run."""
     request_id: str
+    """Unique in the run."""
     index: int
     """Position in the cell, sentinels and controls included."""
     role: Role
+    """Why it was sent; tables and sums count probes only."""
     label: str
     """The workload's name for the prompt."""
     repetition: int
     """How many times this prompt was sent before in this cell since the last reset."""
     engine: str
+    """The engine's name; of a prediction, the engine whose law it is."""
     engine_label: str
     """The configuration's name in tables."""
     version: str
+    """As the engine reports it."""
     mode: Mode | None
+    """How the engine was reached; null: no engine ran."""
     fidelity: Fidelity
+    """What stands behind the answer."""
     device: str
+    """Where the model ran."""
     law: str | None
     """The law behind `expected_*`; null: none covers this engine as configured."""
     emulated: bool
     """True where the reference engine follows another system's law."""
     model: str
+    """Name or folder of the model."""
     workload: str
+    """The workload's name in the experiment."""
     namespace: str | None
+    """Cache salt; null: none was sent."""
     prompt_sha256: str
     """Of the IDs as little-endian u32."""
     prompt_len: int
+    """Tokens sent."""
     lcp_len: int
     """Longest common prefix with anything computed in this namespace since the last reset."""
     hit_len: int | None
+    """Tokens the engine says it took from its cache."""
     hit_source: str
+    """The field or counter `hit_len` was read from."""
     position_start: int | None
+    """First position the model computed, observed apart from `hit_len` where possible."""
     position_source: str
+    """Where `position_start` was observed; "none" where the engine shows it nowhere."""
     tail_len: int | None
     """Prompt tokens computed: `prompt_len - position_start` (or `- hit_len` where no start is shown)."""
     steps: tuple[tuple[int, int], ...] | None
@@ -121,16 +142,23 @@ class RequestRecord(_Record):
     sent_ns: int
     """Monotonic clock; only differences within one machine mean anything."""
     ttft_ns: int | None
+    """Request sent to first generated token received; null where nothing was generated."""
     total_ns: int
+    """Request sent to reply complete."""
     output_ids: tuple[int, ...]
+    """Generated token IDs."""
     first_logprob: float | None
+    """Natural-log probability of the first generated token."""
     expected_hit_len: int | None
+    """Hit by the law."""
     expected_position_start: int | None
+    """Start by the law."""
     ledger: tuple[Entry, ...]
     """Partition of `[0, prompt_len)`; empty only where neither hit nor start is known."""
     junction: int | None
     """Boundary that only the next sibling can use, by the law."""
     findings: tuple[Finding, ...] = ()
+    """What is wrong with this request."""
     native: dict[str, Any] = Field(default_factory=dict)
     """The engine's own fields."""
 
@@ -154,16 +182,22 @@ class CellStatus(StrEnum):
     """How a cell ended."""
 
     COMPLETE = "complete"
+    """Every request was sent; a resumed run leaves it alone."""
     INTERRUPTED = "interrupted"
+    """A signal ended the run; the lines so far are kept."""
     FAILED = "failed"
+    """The engine did not start, died, or refused; `why` says which."""
 
 
 class CellManifest(_Record):
     """One cell: its configuration, the engine's facts, and how it ended."""
 
     schema_id: Literal["hitparity.cell/1"] = Field(CELL_SCHEMA, alias="schema")
+    """Name and version of this record."""
     cell: str
+    """Folder name, unique in the run."""
     status: CellStatus
+    """How the cell ended."""
     why: str
     """Reason of an interruption or failure; empty for a complete cell."""
     valid: bool
@@ -171,17 +205,25 @@ class CellManifest(_Record):
     findings: tuple[Finding, ...]
     """Findings about the cell as a whole (reset, control arm)."""
     engine: str
+    """The engine asked for."""
     engine_label: str
+    """The configuration's name in tables."""
     configuration: dict[str, Any]
     """The engine entry as asked for."""
     facts: dict[str, Any] | None
     """What the started engine said about itself."""
     model: str
+    """Name or folder of the model."""
     model_fingerprint: str
+    """SHA-256 over the model's files; empty if it was not opened."""
     workload: str
+    """The workload's name in the experiment."""
     family: str
+    """The workload's family."""
     parameters: dict[str, Any]
+    """The family's parameters, defaults included."""
     seed: int
+    """Of the workload's token IDs."""
     requests: int
     """Lines in requests.jsonl."""
     engine_log: str
@@ -194,8 +236,11 @@ class RunManifest(_Record):
     """One run: what it was made from and the machine it ran on."""
 
     schema_id: Literal["hitparity.run/1"] = Field(RUN_SCHEMA, alias="schema")
+    """Name and version of this record."""
     experiment: str
+    """The experiment's name."""
     experiment_digest: str
+    """SHA-256 of the checked experiment; a run resumes only under the same one."""
     configuration: dict[str, Any]
     """The whole experiment after checking; values of environment variables are left out."""
     hitparity: str
@@ -203,7 +248,9 @@ class RunManifest(_Record):
     started: str
     """UTC, ISO 8601."""
     machine: dict[str, Any]
+    """Processor, cores, memory, system and Python; null where unknown."""
     cells: tuple[str, ...]
+    """All planned cells, in order."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

@@ -30,8 +30,11 @@ class Fidelity(StrEnum):
     """What stands behind an answer; every record names it."""
 
     LAW = "law"
+    """Our statement of the engine's rule; no engine ran."""
     LOOKUP = "lookup"
+    """The engine's own cache and scheduler code, without a model forward."""
     SERVED = "served"
+    """The engine ran the model."""
 
 
 class Feature(StrEnum):
