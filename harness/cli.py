@@ -34,6 +34,7 @@ app = typer.Typer(
 app.add_typer(adapters.env_cli.app, name="env", help="Build, list and remove engine environments.")
 app.add_typer(checkpoints.cli.app, name="model", help="Make and check model folders that every engine can load.")
 
+PIPE_WIDTH = 120
 Results = Annotated[
     Path, typer.Option("--results", metavar="DIR", help="Folder that runs are written below.", show_default=True)
 ]
@@ -71,7 +72,7 @@ def run(
     finally:
         progress.stop()
     done = load_run(folder)
-    console = Console()
+    console = _console()
     for table in run_tables(done.cells, done.requests, full=full):
         console.print(table)
     written = write_report(done, folder / "report")
@@ -91,7 +92,7 @@ def report(
     from harness.table import run_tables
 
     done = load_run(run_folder)
-    console = Console()
+    console = _console()
     for remark in done.remarks:
         console.print(escape(remark), soft_wrap=True)
     for table in run_tables(done.cells, done.requests, full=full):
@@ -103,7 +104,7 @@ def report(
 @app.command("list")
 def list_topic(topic: Annotated[Topic, typer.Argument(help="What to list.")]) -> None:
     """List engines, laws, workloads, causes or ready experiments."""
-    Console().print(listing(topic))
+    _console().print(listing(topic))
 
 
 @app.command()
@@ -131,8 +132,13 @@ def doctor(
             _yes(found.reset_works) if looked else "-",
             escape("\n".join(found.remarks)),
         )
-    Console().print(table)
+    _console().print(table)
     raise typer.Exit(max(codes, default=ExitCode.CLEAN))
+
+
+def _console() -> Console:
+    """Standard output; a pipe has no width of its own, and tables need more than the usual 80 columns."""
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=PIPE_WIDTH)
 
 
 def _yes(value: bool) -> str:
@@ -144,7 +150,7 @@ def _print_plan(groups: tuple[Group, ...]) -> None:
     for group in groups:
         cells = ", ".join(cell.workload.name for cell in group.cells)
         table.add_row(escape(group.engine_label), group.spec.mode, escape(group.model), escape(cells))
-    console = Console()
+    console = _console()
     console.print(table)
     console.print(f"{sum(len(group.cells) for group in groups)} cells; nothing was started")
 

@@ -1,0 +1,35 @@
+"""Run the benchmarks named on the command line (default: all) and write benchmarks/results/<name>.json."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import client_floor, overhead, ttft
+from harness.machine import machine_facts
+
+BENCHMARKS = {"client_floor": client_floor.measure, "overhead": overhead.measure, "ttft": ttft.measure}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    """Measure and print; 2 for an unknown name."""
+    names = sys.argv[1:] or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        print(f"unknown benchmark {unknown[0]!r}; known: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    RESULTS.mkdir(exist_ok=True)
+    for name in names:
+        rows = BENCHMARKS[name]()
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        document = {"benchmark": name, "date": today, "machine": machine_facts(), "rows": rows}
+        (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        print(f"\n{name}")
+        for row in rows:
+            print("  " + "  ".join(f"{key}={value}" for key, value in row.items()))
+    return 0
+
+
+sys.exit(main())
