@@ -19,16 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import Adapter, EngineSpec
-from adapters.environments import python_for
-from adapters.http import HttpClient
-from adapters.process import EngineProcess, free_port
-from adapters.sglang.engine import Server, SglangEngine, stop
+from adapters.sglang.engine import SglangEngine
 from adapters.sglang.facts import facts_of
-from adapters.sglang.options import SglangOptions, search_path, server_arguments
-from adapters.sglang.probe_log import ProbeLog
+from adapters.sglang.options import SglangOptions
+from adapters.sglang.server import Server, launch
 from checkpoints import Checkpoint
 from vocabulary.engine import EngineFacts, Mode
-from vocabulary.errors import EngineFailed, EngineUnavailable, HitparityError, LawDoesNotCover, UsageError
+from vocabulary.errors import EngineFailed, EngineUnavailable, LawDoesNotCover, UsageError
 
 LAW_VERSIONS = ("0.5.23",)
 
@@ -79,41 +76,37 @@ class SglangAdapter(Adapter):
                 f"are not on the package index. Use vllm or llama.cpp for this model, or a CUDA device"
             )
         assert isinstance(spec.options, SglangOptions)
-        port, log = free_port(), folder / "probe.jsonl"
-        log.unlink(missing_ok=True)
-        environment = {
-            "HF_HUB_OFFLINE": "1",  # the model is a folder; nothing is to be looked up
-            **({"SGLANG_USE_CPU_ENGINE": "1", "HITPARITY_FORK": "1"} if spec.device == "cpu" else {}),
-            **spec.environment,
-            "PYTHONPATH": search_path(spec),
-            "HITPARITY_PROBE_LOG": str(log.absolute()),
-        }
-        command = [str(python_for(spec)), "-m", "sglang.launch_server"]
-        command += server_arguments(spec.options, spec, model, port)
-        server = Server(url=f"http://127.0.0.1:{port}", timeout_s=spec.request_timeout_s)
-        process = EngineProcess("sglang", command, log=folder / "engine.log", environment=environment)
+        server, launched = launch(spec, spec.options, model, folder)
         try:
-            client = server.client()
-            process.wait_ready(lambda: _answers(client), spec.start_timeout_s)
-            return SglangEngine(server, self._facts(client, spec, model), process, ProbeLog(log))
+            return SglangEngine(server, self._facts(server, spec, model), launched)
         except EngineFailed as error:
-            stop(process, spec.device)
-            raise EngineUnavailable(f"{error}. {process.log_hint()}") from None
+            launched.stop()
+            raise EngineUnavailable(f"{error}. {launched.process.log_hint()}") from None
         except BaseException:
-            stop(process, spec.device)
+            launched.stop()
             raise
 
     def _attach(self, spec: EngineSpec, model: Checkpoint) -> SglangEngine:
         if spec.url is None:
             raise UsageError('sglang: attach mode needs url = "http://host:port"')
-        key = os.environ.get(spec.api_key_env) if spec.api_key_env else None
+        key = None
+        if spec.api_key_env is not None and not (key := os.environ.get(spec.api_key_env)):
+            raise UsageError(f"sglang: the environment variable {spec.api_key_env} (api_key_env) is not set")
         server = Server(url=spec.url, timeout_s=spec.request_timeout_s, api_key=key)
         try:
-            return SglangEngine(server, self._facts(server.client(), spec, model))
+            facts = self._facts(server, spec, model)
         except EngineFailed as error:
             raise EngineUnavailable(f"{error}. Is an SGLang server running at {spec.url}?") from None
+        for name in spec.options.model_fields_set & facts.options.keys():
+            asked, runs = getattr(spec.options, name), facts.options[name]
+            if asked != runs:
+                raise UsageError(
+                    f"sglang: the experiment says {name} = {asked!r}, the server at {spec.url} runs {runs!r}"
+                )
+        return SglangEngine(server, facts)
 
-    def _facts(self, client: HttpClient, spec: EngineSpec, model: Checkpoint) -> EngineFacts:
+    def _facts(self, server: Server, spec: EngineSpec, model: Checkpoint) -> EngineFacts:
+        client = server.client()
         try:
             info, model_info = client.get_json("/server_info"), client.get_json("/model_info")
         finally:
@@ -124,11 +117,3 @@ class SglangAdapter(Adapter):
         except LawDoesNotCover as error:
             return dataclasses.replace(facts, notes=(*facts.notes, str(error)))
         return dataclasses.replace(facts, law=law, law_options=options)
-
-
-def _answers(client: HttpClient) -> bool:
-    """Whether the HTTP server is up; SGLang opens it when the scheduler is ready."""
-    try:
-        return client.get("/server_info")[0] == 200
-    except HitparityError:
-        return False

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from adapters.http import HttpClient
-from adapters.process import EngineProcess
-from adapters.sglang.probe_log import ProbeLog
+from adapters.sglang.server import Launched, Server
 from adapters.sglang.transcript import decode
 from vocabulary.engine import EngineFacts, Feature, Reply, Span, TokenRequest
 from vocabulary.errors import EngineFailed, RequestRefused
@@ -23,27 +18,12 @@ from vocabulary.errors import EngineFailed, RequestRefused
 FLUSH_WAIT_S = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """How to reach a server; opens one client per thread."""
-
-    url: str
-    timeout_s: float
-    api_key: str | None = None
-
-    def client(self) -> HttpClient:
-        """A client with a connection of its own."""
-        return HttpClient("sglang", self.url, timeout_s=self.timeout_s, api_key=self.api_key)
-
-
 class SglangEngine:
-    """Speaks `/generate`; `process` and `probe` exist only for a server that hitparity launched."""
+    """Speaks `/generate`; `launched` is None for a server that the user runs, and then no positions are seen."""
 
-    def __init__(
-        self, server: Server, facts: EngineFacts, process: EngineProcess | None = None, probe: ProbeLog | None = None
-    ) -> None:
+    def __init__(self, server: Server, facts: EngineFacts, launched: Launched | None = None) -> None:
         self.facts = facts
-        self._server, self._process, self._probe = server, process, probe
+        self.server, self.launched = server, launched
         self._client = server.client()
         self._count, self._probe_lock = itertools.count(), Lock()
 
@@ -71,11 +51,11 @@ class SglangEngine:
     def close(self) -> None:
         """Stop the server if hitparity launched it."""
         self._client.close()
-        if self._process is not None:
-            stop(self._process, self.facts.device)
+        if self.launched is not None:
+            self.launched.stop()
 
     def _send_alone(self, request: TokenRequest) -> Reply:
-        client = self._server.client()
+        client = self.server.client()
         try:
             return self._send(request, client)
         finally:
@@ -119,10 +99,10 @@ class SglangEngine:
             )
 
     def _steps(self, rid: str) -> tuple[Span, ...] | None:
-        if self._probe is None:
+        if self.launched is None:
             return None
         with self._probe_lock:
-            steps = self._probe.take(rid)
+            steps = self.launched.probe.take(rid)
         if not steps:
             # SGLang only logs a hook that does not fit, so its absence shows here first.
             raise EngineFailed(
@@ -132,11 +112,11 @@ class SglangEngine:
         return steps
 
     def _obituary(self, error: EngineFailed) -> str:
-        if self._process is None:
-            return f"{error}"
+        if self.launched is None:
+            return str(error)
         time.sleep(0.2)  # the connection closes a moment before the exit status is there
-        ended = self._process.exit_text()
-        return f"{error}{f' (the server {ended})' if ended else ''}. {self._process.log_hint()}"
+        ended = self.launched.process.exit_text()
+        return f"{error}{f' (the server {ended})' if ended else ''}. {self.launched.process.log_hint()}"
 
 
 def body_of(request: TokenRequest, rid: str) -> dict[str, Any]:
@@ -154,15 +134,3 @@ def body_of(request: TokenRequest, rid: str) -> dict[str, Any]:
         start = 0 if Feature.PROMPT_LOGPROBS in request.features else -1
         body |= {"return_logprob": True, "logprob_start_len": start}
     return body
-
-
-def stop(process: EngineProcess, device: str) -> None:
-    """End a launched server and its children; never raises.
-
-    A CPU server is killed at once: it has nothing to release, and on SIGTERM 0.5.23 takes its own
-    children's end for a crash and waits 5 s before a diagnosis.
-    """
-    if device == "cpu":
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.child.pid, signal.SIGKILL)
-    process.stop()

@@ -5,11 +5,8 @@ Names are SGLang's own server arguments (0.5.23). `None` leaves the choice to SG
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import Field
 
-from adapters import torchvision_shim
 from adapters.base import EngineSpec, Options
 from checkpoints import Checkpoint
 
@@ -68,13 +65,3 @@ def server_arguments(options: SglangOptions, spec: EngineSpec, model: Checkpoint
         elif value is not False:
             command += [flag, str(value)]
     return command
-
-
-def search_path(spec: EngineSpec) -> str:
-    """PYTHONPATH of the server: our plugins, and on a CPU the stand-ins for packages that exist for CUDA only."""
-    here = Path(__file__).parent
-    folders = [here / "plugins"]
-    if spec.device == "cpu":
-        folders += [here / "shim", torchvision_shim.PATH]
-    inherited = spec.environment.get("PYTHONPATH")
-    return ":".join([*map(str, folders), *([inherited] if inherited else [])])
