@@ -20,6 +20,7 @@ SERVER = """
 import http.server, sys
 class Null(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the body waits 40 ms for the acknowledgement of the headers
     def log_message(self, *a): pass
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
