@@ -1,0 +1,38 @@
+"""Options of the reference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from adapters.base import Options
+
+
+class ReferenceOptions(Options):
+    """How to run the model; the law and its own options decide what is reused."""
+
+    law_options: Mapping[str, Any] = Field(default_factory=dict)
+    """Options of the law, by the names `hitparity list laws` gives; the pool's size is filled in from `pool_tokens`."""
+    pool_tokens: PositiveInt = 16384
+    """Slots of the KV pool, in tokens."""
+    prefill_grid: PositiveInt = 256
+    """Absolute positions at which prefill calls end: warm and cold logits are bit-equal for hits on this grid."""
+    max_num_batched_tokens: PositiveInt = 2048
+    """Most tokens of one step, decodes included."""
+    max_num_seqs: PositiveInt = 16
+    """Most requests that run at once."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of matrix products, activations and KV; "auto": the weights', but float32 on a CPU that has no bf16."""
+    threads: PositiveInt | None = None
+    """CPU threads; None: one per core that this process may use."""
+
+    @model_validator(mode="after")
+    def _oldest_prefill_advances(self) -> Self:
+        if self.max_num_batched_tokens < self.prefill_grid + self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens = {self.max_num_batched_tokens} must be at least prefill_grid + max_num_seqs "
+                f"= {self.prefill_grid + self.max_num_seqs}: a step has to fit every decode and one prefill call"
+            )
+        return self

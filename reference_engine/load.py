@@ -1,0 +1,80 @@
+"""From a model folder and a configuration to a started engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reference_engine.compute import ComputeType, resolve_compute, use_threads
+from reference_engine.config import ModelConfig
+from reference_engine.engine import ReferenceEngine
+from reference_engine.kv_pool import KVPool
+from reference_engine.laws.registry import make_law
+from reference_engine.model import Decoder
+from reference_engine.weights import load_weights
+from vocabulary.errors import EngineUnavailable, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How to run a model; every field has the meaning that the adapter's options document."""
+
+    law: str
+    law_options: Mapping[str, Any]
+    """With the size of the pool (`num_blocks`, `num_pages`, `n_ctx_slot`)."""
+    dtype: str = "auto"
+    compute_dtype: str = "auto"
+    device: str = "cpu"
+    threads: int | None = None
+    prefill_grid: int = 256
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A started engine with what was resolved while starting it."""
+
+    engine: ReferenceEngine
+    types: ComputeType
+    config: EngineConfig
+
+
+def load_engine(directory: Path, config: EngineConfig) -> Loaded:
+    """Load the model and run it once, so that the first request pays no start-up cost.
+
+    Raises UsageError for a model, type or law that is not supported and EngineUnavailable for a device that is absent.
+    """
+    device = _device(config.device)
+    use_threads(config.threads)
+    model = ModelConfig.read(directory)
+    types = resolve_compute(model.stored_dtype, config.dtype, config.compute_dtype, device)
+    law = make_law(config.law, config.law_options)
+    if law.pool_tokens is None:
+        raise UsageError(f"reference engine: law {config.law} has no pool size among its options {config.law_options}")
+    pool = KVPool(model, law.pool_tokens, types.compute, device)
+    engine = ReferenceEngine(
+        Decoder(model, load_weights(directory, model, types, device), pool),
+        law,
+        prefill_grid=config.prefill_grid,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+    )
+    engine.runner.warm_up()
+    return Loaded(engine, types, config)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"reference engine: device {name!r} is not a torch device; use cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise EngineUnavailable("reference engine: device cuda was asked for, and torch sees no CUDA device here")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"reference engine: device {name!r} is not supported; use cpu or cuda")
+    return device
