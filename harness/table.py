@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -19,7 +19,7 @@ from vocabulary.engine import Fidelity
 
 MATRIX_ROWS = 60
 """Workloads with more requests are shown as sends x engines."""
-MATRIX_WIDTH = 76
+MATRIX_WIDTH = 80
 """Characters for the engine columns of one matrix, so that it fits into 100."""
 PREDICTED, EMULATED, MARK = "~", "^", "!"
 
@@ -83,12 +83,14 @@ def _matrices(view: WorkloadView) -> list[RenderableType]:
     rows, left_out = folded(view)
     by_label = {r.engine_label: r for r in view.requests}
     tables: list[RenderableType] = []
-    for labels in _packed(view.labels):
+    for labels in _packed(by_label[label] for label in view.labels):
         table = _table(f"{view.title}: hits" + (f" ({len(tables) + 1})" if tables else ""))
         table.add_column("send", no_wrap=True)
         _add_numbers(table, "L")
         for label in labels:
-            table.add_column(_engine(by_label[label]), justify="right", overflow="fold", max_width=_width(label))
+            table.add_column(
+                _engine(by_label[label]), justify="right", overflow="fold", max_width=_width(by_label[label])
+            )
         for name, send in rows:
             answers = {r.engine_label: r for r in send.requests}
             if any(label in answers for label in labels):
@@ -106,7 +108,7 @@ def _summary(summaries: Sequence[EngineSummary]) -> RenderableType:
     table = _table("Summary")
     if several:
         table.add_column("model", overflow="fold", max_width=12)
-    table.add_column("engine", overflow="fold", max_width=20 if several else 24)
+    table.add_column("engine", overflow="fold", min_width=16, max_width=20 if several else 24)
     _add_numbers(table, "requests", "prompt\ntokens", "reused", "share", "unex-\nplained", "cold\nTTFT", "warm\nTTFT")
     table.add_column("findings", overflow="fold", max_width=14)
     table.add_column("law", overflow="fold", max_width=14)
@@ -176,17 +178,22 @@ def _hit(request: RequestRecord | None) -> Text:
     return Text(count(request.hit_len) + (MARK if marked else ""), style="yellow" if marked else "")
 
 
-def _width(label: str) -> int:
+def _width(request: RequestRecord) -> int:
     """Of a matrix column: the longest word of its heading, within reason."""
-    return min(max(len(word) for word in [*plain(label).split(), "~engine"]) + 1, 18)
+    return min(max(len(word) for word in [*_engine(request).plain.split(), "1024!"]), 18)
 
 
-def _packed(labels: Sequence[str]) -> list[list[str]]:
-    packed: list[list[str]] = [[]]
-    for label in labels:
-        if packed[-1] and sum(_width(other) + 2 for other in [*packed[-1], label]) > MATRIX_WIDTH:
+def _packed(requests: Iterable[RequestRecord]) -> list[list[str]]:
+    """Labels of the configurations that fit beside each other."""
+    packed: list[list[str]] = []
+    room = 0
+    for request in requests:
+        needed = _width(request) + 2
+        if not packed or needed > room:
             packed.append([])
-        packed[-1].append(label)
+            room = MATRIX_WIDTH
+        packed[-1].append(request.engine_label)
+        room -= needed
     return packed
 
 
