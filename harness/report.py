@@ -131,9 +131,14 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
     summaries = engine_summaries(run.cells, run.requests)
     return environment.get_template("report.md.j2").render(
         manifest=run.manifest,
-        machine=[(key.replace("_", " "), _machine_value(key, value)) for key, value in run.manifest.machine.items()],
+        machine=[
+            (key.removesuffix("_bytes").replace("_", " "), _machine_value(key, value))
+            for key, value in run.manifest.machine.items()
+        ],
         models=_distinct(cell.model for cell in run.cells),
-        workloads=_distinct(f"{cell.workload} ({cell.family})" for cell in run.cells),
+        workloads=_distinct(
+            cell.workload if cell.workload == cell.family else f"{cell.workload} ({cell.family})" for cell in run.cells
+        ),
         verdict=verdict(run.cells, run.requests),
         configurations=configurations,
         several_models=len({summary.model for summary in summaries}) > 1,

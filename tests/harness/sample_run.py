@@ -31,6 +31,9 @@ WORKLOADS: dict[str, tuple[str, dict[str, Any]]] = {
     "ladder": ("repeat", {"blocks": (16, 32, 64), "multiples": (1, 2, 3)}),
     "chat": ("grow", {"max_tokens": 8}),
 }
+EDGES = "edges"
+"""A ladder at each engine's own block edges, so that engines get different sends."""
+WORKLOADS_AND_EDGES = WORKLOADS | {EDGES: ("repeat", {"blocks": ("engine",), "sends": 2})}
 Lookup = Callable[[TokenRequest], tuple[int | None, int | None]]
 """A request to the hit and start that the engine shows."""
 
@@ -155,7 +158,7 @@ def sample_run(
     for played in engines:
         engine = PlayedEngine(played)
         for name in workloads:
-            family, parameters = WORKLOADS[name]
+            family, parameters = WORKLOADS_AND_EDGES[name]
             checked = FAMILIES[family].parameters(**parameters)
             cell = Cell(f"cell-{len(cells)}", played.label, model, PlannedWorkload(name, FAMILIES[family], checked, 0))
             cells.append(cell.id)
@@ -216,7 +219,7 @@ def _failed(cell: str, label: str, model: str, workload: str) -> CellManifest:
         model=model,
         model_fingerprint="",
         workload=workload,
-        family=WORKLOADS[workload][0],
+        family=WORKLOADS_AND_EDGES[workload][0],
         parameters={},
         seed=0,
         requests=0,
