@@ -2,7 +2,7 @@
 
 DIR/config.json, model.safetensors, tokenizer.json, ...   HF checkpoint (vLLM, SGLang, reference engine)
 DIR/model.gguf                                            the same weights for llama.cpp
-DIR/hitparity.json                                        name, seed, dtype, SHA-256 of both weight files
+DIR/hitparity.json                                        name, seed, dtype, SHA-256 of the files
 """
 
 from __future__ import annotations
@@ -11,13 +11,39 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vocabulary.errors import UsageError
 
 MANIFEST = "hitparity.json"
 WEIGHTS = "model.safetensors"
 GGUF = "model.gguf"
+
+
+class Manifest(BaseModel):
+    """hitparity.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    seed: int | None
+    """None: trained weights."""
+    generator: int = 0
+    """`checkpoints.make.GENERATOR` of the code that wrote the folder."""
+    dtype: Literal["float32", "bfloat16"]
+    reserved_ids: tuple[int, ...]
+    sha256: dict[str, str]
+    """By file name: both weight files and what else decides what an engine computes."""
+
+
+class _Config(BaseModel):
+    """What is read here of config.json."""
+
+    model_type: str
+    vocab_size: int
+    max_position_embeddings: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,32 +70,35 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
-        """Read a folder written by `hitparity model make` and verify both weight files.
+        """Read a folder written by `hitparity model make` and verify its files.
 
         Raises UsageError when a file is missing or differs from the manifest: engines would then
         compare different models.
         """
-        manifest = _read_json(directory / MANIFEST, "write the folder with `hitparity model make NAME DIR`")
-        config = _read_json(directory / "config.json", "the HF checkpoint is incomplete; make it again")
-        for name, expected in manifest["sha256"].items():
-            path = directory / name
-            if not path.is_file():
-                raise UsageError(f"{path}: missing; make the model folder again with `hitparity model make`")
-            if (actual := sha256_of(path)) != expected:
+        remedy = "write the folder with `hitparity model make NAME DIR`"
+        manifest = _read(directory / MANIFEST, Manifest, remedy)
+        for name in sorted({WEIGHTS, GGUF, *manifest.sha256}):
+            path, expected = directory / name, manifest.sha256.get(name, "no entry")
+            try:
+                actual = sha256_of(path)
+            except OSError as error:
+                raise UsageError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+            if actual != expected:
                 raise UsageError(
-                    f"{path}: holds other weights than {directory / MANIFEST} was written with "
+                    f"{path}: is not the file that {directory / MANIFEST} was written with "
                     f"(SHA-256 {actual[:12]}, expected {expected[:12]}); engines would run different models. "
                     f"Make the folder again with `hitparity model make`"
                 )
-        digest = hashlib.sha256(json.dumps(manifest["sha256"], sort_keys=True).encode())
+        config = _read(directory / "config.json", _Config, remedy)
+        digest = hashlib.sha256(json.dumps(manifest.sha256, sort_keys=True).encode())
         return cls(
-            name=manifest["name"],
+            name=manifest.name,
             directory=directory,
-            architecture=config["model_type"],
-            dtype=manifest["dtype"],
-            vocab_size=config["vocab_size"],
-            context_len=config["max_position_embeddings"],
-            reserved_ids=frozenset(manifest["reserved_ids"]),
+            architecture=config.model_type,
+            dtype=manifest.dtype,
+            vocab_size=config.vocab_size,
+            context_len=config.max_position_embeddings,
+            reserved_ids=frozenset(manifest.reserved_ids),
             fingerprint=digest.hexdigest(),
         )
 
@@ -80,13 +109,15 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_json(path: Path, remedy: str) -> dict[str, Any]:
+_Read = TypeVar("_Read", bound=BaseModel)
+
+
+def _read(path: Path, kind: type[_Read], remedy: str) -> _Read:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path}: not found; {remedy}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); {remedy}") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{path}: not a JSON object; {remedy}")
-    return value
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise UsageError(f"{path}: {where}: {first['msg']}; {remedy}") from None

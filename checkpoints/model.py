@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from checkpoints.bf16 import Bits, to_floats
 from checkpoints.bpe import BpeVocabulary
-from checkpoints.folder import GGUF, MANIFEST, WEIGHTS, sha256_of
+from checkpoints.folder import GGUF, MANIFEST, WEIGHTS, Manifest, sha256_of
 from checkpoints.gguf_file import GgufWriter
 from checkpoints.layout import Config
 
@@ -24,8 +24,8 @@ class Model:
     name: str
     seed: int | None
     """None: the weights were not drawn."""
-    dtype: str
-    """How the weights are stored: "float32" (of values that bfloat16 holds exactly) or "bfloat16"."""
+    dtype: Literal["float32", "bfloat16"]
+    """How the weights are stored; float32 ones are values that bfloat16 holds exactly."""
     config: Config
     vocabulary: BpeVocabulary
     weights: Mapping[str, Bits]
@@ -42,15 +42,16 @@ class Model:
         for name, weights in self.weights.items():
             gguf.add(name, weights)
         gguf.finish()
-        manifest = {
-            "name": self.name,
-            "seed": self.seed,
-            "generator": generator,
-            "dtype": self.dtype,
-            "reserved_ids": sorted(self.vocabulary.control),
-            "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS, GGUF, "config.json", "tokenizer.json")},
-        }
-        _write_json(directory / MANIFEST, manifest)
+        hashed = (WEIGHTS, GGUF, "config.json", "tokenizer.json")
+        manifest = Manifest(
+            name=self.name,
+            seed=self.seed,
+            generator=generator,
+            dtype=self.dtype,
+            reserved_ids=tuple(sorted(self.vocabulary.control)),
+            sha256={name: sha256_of(directory / name) for name in hashed},
+        )
+        _write_json(directory / MANIFEST, manifest.model_dump())
 
     def _write_safetensors(self, path: Path) -> None:
         """The format is a length, a JSON header and the data; its own writer cannot take bfloat16 from numpy."""
