@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from adapters.base import EngineSpec
 from vocabulary.errors import EngineUnavailable
 
 TAIL_BYTES = 3000
@@ -23,6 +24,24 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def port_for(spec: EngineSpec) -> int:
+    """The port the experiment names, or a free one.
+
+    Raises EngineUnavailable when something listens there already: its answers must not pass for our server's.
+    """
+    if spec.port is None:
+        return free_port()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", spec.port))
+        except OSError as error:
+            raise EngineUnavailable(
+                f"{spec.engine}: port {spec.port} cannot be used ({error.strerror}); choose another or leave `port` out"
+            ) from None
+    return spec.port
 
 
 def log_tail(path: Path, limit: int = TAIL_BYTES) -> str:

@@ -256,8 +256,17 @@ def _patch(cause: Cause) -> Patch:
     return Patch(facecolor=colour, hatch=hatch, edgecolor="#555555", linewidth=0, label=cause.value)
 
 
-def _xy(points: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    return [x for x, _ in points], [y for _, y in points]
+def _xy(points: Sequence[tuple[int, int]]) -> tuple[list[float], list[float]]:
+    """Coordinates; the line breaks where lengths were left out, since nothing is known in between."""
+    xs: list[float] = []
+    ys: list[float] = []
+    for x, y in points:
+        if xs and x > xs[-1] + 1:
+            xs.append(math.nan)
+            ys.append(math.nan)
+        xs.append(x)
+        ys.append(y)
+    return xs, ys
 
 
 def _subject(requests: Sequence[RequestRecord]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Callable
 from enum import StrEnum
 
 from rich.console import Group, RenderableType
@@ -32,13 +33,14 @@ class Topic(StrEnum):
 
 def listing(topic: Topic) -> RenderableType:
     """What to print for a topic."""
-    return {
+    tables: dict[Topic, Callable[[], RenderableType]] = {
         Topic.ENGINES: _engines,
         Topic.LAWS: _laws,
         Topic.WORKLOADS: _workloads,
         Topic.CAUSES: _causes,
         Topic.EXPERIMENTS: _experiments,
-    }[topic]()
+    }
+    return tables[topic]()
 
 
 def enum_meanings(kind: type[StrEnum]) -> dict[str, str]:

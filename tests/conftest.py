@@ -65,7 +65,13 @@ def engine_spec() -> Callable[..., EngineSpec]:
     """`engine_spec("vllm", mode=Mode.WORKER, block_size=32)`: a spec on the engine's environment."""
 
     def make(
-        engine: str, *, mode: Mode | None = None, dtype: str = "auto", law: str | None = None, **options: object
+        engine: str,
+        *,
+        mode: Mode | None = None,
+        dtype: str = "auto",
+        law: str | None = None,
+        port: int | None = None,
+        **options: object,
     ) -> EngineSpec:
         adapter = adapter_for(engine)
         return EngineSpec(
@@ -74,6 +80,7 @@ def engine_spec() -> Callable[..., EngineSpec]:
             mode=mode or adapter.modes[0],
             dtype=dtype,
             law=law,
+            port=port,
             options=adapter.options.model_validate(options),
             python=_python_of(engine) if engine not in ("law", "reference") else None,
         )

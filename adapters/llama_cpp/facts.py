@@ -69,7 +69,7 @@ def resolved_options(
     types = {name: kv_type(getattr(options, name), model.dtype) for name in ("type_k", "type_v")}
     printed = dict(_CONTEXT.findall(log.read_text(encoding="utf-8", errors="replace")))
     values = {name: _value(text) for name, text in printed.items()}
-    return options.model_dump(mode="json", exclude={"port"}) | types | values | read_back
+    return options.model_dump(mode="json") | types | values | read_back
 
 
 def _value(text: str) -> int | bool | str:

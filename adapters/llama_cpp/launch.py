@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import select
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from adapters.environments import python_for
 from adapters.http import HttpClient
 from adapters.llama_cpp.kv_types import kv_type
 from adapters.llama_cpp.options import LlamaCppOptions
-from adapters.process import EngineProcess, free_port
+from adapters.process import EngineProcess, port_for
 from checkpoints import Checkpoint
 from vocabulary.errors import EngineFailed, EngineUnavailable
 
@@ -39,17 +38,16 @@ class Launched:
 
 def launch(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path) -> Launched:
     """Start the server; EngineUnavailable with the end of its log when it does not come up."""
-    if options.port:
-        _check_free(spec.engine, options.port)
+    port = port_for(spec)
     (folder / "slots").mkdir(exist_ok=True)
     if spec.binary is not None:
-        return _launch_binary(spec, options, model, folder, spec.binary)
+        return _launch_binary(spec, options, model, folder, spec.binary, port)
     if spec.device != "cpu" and spec.python is None:
         raise EngineUnavailable(
             f"{spec.engine}: the xllamacpp wheel of the package index runs on the CPU only, not on {spec.device!r}; "
             f'name a llama-server built for it (binary = "...") or an environment (python = "...")'
         )
-    return _launch_wheel(spec, options, model, folder)
+    return _launch_wheel(spec, options, model, folder, port)
 
 
 def wheel_python(spec: EngineSpec) -> tuple[Path, str]:
@@ -63,9 +61,9 @@ def wheel_python(spec: EngineSpec) -> tuple[Path, str]:
     return python_for(spec), "named environment" if spec.python else "built environment"
 
 
-def _launch_wheel(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path) -> Launched:
+def _launch_wheel(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path, port: int) -> Launched:
     python, whose = wheel_python(spec)
-    command = [str(python), str(HOST), json.dumps(_params(spec, options, model, folder))]
+    command = [str(python), str(HOST), json.dumps(_params(spec, options, model, folder, port))]
     process = _started(spec, command, folder, pipes=True)
     hello = bytearray()
 
@@ -85,9 +83,8 @@ def _launch_wheel(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint,
 
 
 def _launch_binary(
-    spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path, binary: Path
+    spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path, binary: Path, port: int
 ) -> Launched:
-    port = options.port or free_port()
     process = _started(spec, [str(binary), *_flags(spec, options, model, folder, port)], folder, pipes=False)
     url = f"http://127.0.0.1:{port}"
 
@@ -116,17 +113,18 @@ def _wait(process: EngineProcess, ready: Any, timeout_s: float) -> None:
         raise
 
 
-def _params(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path) -> dict[str, Any]:
+def _params(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path, port: int) -> dict[str, Any]:
     """Attributes of xllamacpp.CommonParams."""
     type_k, type_v = (kv_type(kind, model.dtype) for kind in (options.type_k, options.type_v))
     threads = -1 if options.n_threads is None else options.n_threads
     attention = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[options.flash_attn]
     same = (
         "n_ctx", "n_parallel", "cache_ram_mib", "n_cache_reuse", "n_ctx_checkpoints", "checkpoint_min_step",
-        "swa_full", "n_batch", "n_ubatch", "slot_prompt_similarity", "kv_unified", "verbosity", "port",
+        "swa_full", "n_batch", "n_ubatch", "slot_prompt_similarity", "kv_unified", "verbosity",
     )  # fmt: skip
     return {name: getattr(options, name) for name in same} | {
         "model.path": str(model.gguf),
+        "port": port,
         "cpuparams.n_threads": threads,
         "cpuparams_batch.n_threads": threads,
         "cache_type_k": f"GGML_TYPE_{type_k.upper()}",
@@ -169,15 +167,3 @@ def _flags(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder
     if options.swa_full:
         switches.append("--swa-full")
     return [*switches, *(str(part) for flag in flags.items() for part in flag)]
-
-
-def _check_free(engine: str, port: int) -> None:
-    """EngineUnavailable when something listens on the port: its answers must not pass for our server's."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise EngineUnavailable(
-                f"{engine}: port {port} cannot be used ({error.strerror}); choose another or leave `port` out"
-            ) from None

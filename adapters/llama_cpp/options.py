@@ -56,5 +56,3 @@ class LlamaCppOptions(Options):
     flash_attn: Literal["on", "off", "auto"] = "off"
     verbosity: int = Field(LOG_SHOWS_POSITIONS, ge=0, le=5)
     """Log level; below 4 the position start is read from the reply instead of the log."""
-    port: int = Field(0, ge=0, le=65535)
-    """Loopback port of a launched server; 0: a free one."""

@@ -13,7 +13,7 @@ from adapters import torchvision_shim
 from adapters.base import EngineSpec
 from adapters.environments import python_for
 from adapters.http import HttpClient
-from adapters.process import EngineProcess, free_port
+from adapters.process import EngineProcess, port_for
 from adapters.sglang.options import SglangOptions, server_arguments
 from adapters.sglang.probe_log import ProbeLog
 from checkpoints import Checkpoint
@@ -64,7 +64,7 @@ def launch(spec: EngineSpec, options: SglangOptions, model: Checkpoint, folder: 
 
     Raises EngineUnavailable with the end of its log when it does not come up; nothing is left running then.
     """
-    python, port, log = python_for(spec), free_port(), folder / "probe.jsonl"
+    python, port, log = python_for(spec), port_for(spec), folder / "probe.jsonl"
     log.unlink(missing_ok=True)
     scratch = TemporaryDirectory(prefix="hitparity-sglang-", ignore_cleanup_errors=True)
     environment = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from adapters.base import EngineSpec
 from adapters.environments import python_for
 from adapters.http import HttpClient
-from adapters.process import EngineProcess, free_port
+from adapters.process import EngineProcess, port_for
 from adapters.vllm.environment import PROBE_FILE_VARIABLE, engine_environment
 from adapters.vllm.facts import complete_facts
 from adapters.vllm.options import VllmOptions, command_flags, engine_arguments, notes_for
@@ -26,7 +27,7 @@ def launch(spec: EngineSpec, options: VllmOptions, model: Checkpoint, folder: Pa
 
     Raises EngineUnavailable with the end of the log when it does not come up.
     """
-    port, probe = free_port(), ProbeLog(folder / "scheduler.jsonl")
+    port, probe = port_for(spec), ProbeLog(folder / "scheduler.jsonl")
     probe.path.unlink(missing_ok=True)
     command = [
         str(python_for(spec)),
@@ -52,9 +53,21 @@ def launch(spec: EngineSpec, options: VllmOptions, model: Checkpoint, folder: Pa
             )
         facts = complete_facts(probe.facts, Mode.LAUNCH, notes_for(spec, model))
         return VllmServer(facts, connect, served_name=model.name, process=process, probe=probe)
+    except EngineUnavailable as error:
+        process.stop()
+        raise EngineUnavailable(
+            f"{spec.engine}: {cause}\n{error}" if (cause := root_cause(process.log)) else str(error)
+        ) from None
     except BaseException:
         process.stop()
         raise
+
+
+def root_cause(log: Path) -> str | None:
+    """The first exception that a process of the server logged: those after it only say that something failed above."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"^\(\w+ pid=\d+\) ERROR .*?\] (\w*(?:Error|Exception): .*)$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _healthy(client: HttpClient) -> bool:

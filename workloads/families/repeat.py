@@ -22,6 +22,8 @@ class Repeat(Parameters):
     """Lengths are given, or made around multiples of blocks: kB-1, kB, kB+1, kB+2."""
 
     lengths: tuple[Length, ...] = ()
+    dense: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Every length from 1 up to this one: the whole staircase."""
     blocks: tuple[Length | Literal["engine"], ...] = ()
     """Block sizes B whose edges are probed; "engine" is the granule the engine reports."""
     multiples: tuple[Count, ...] = (1, 2)
@@ -34,7 +36,7 @@ def repeat(parameters: Repeat, source: TokenSource) -> tuple[Send, ...]:
     blocks = {source.granule if block == "engine" else block for block in parameters.blocks}
     around = {k * b + d for b in blocks for k in parameters.multiples for d in (-1, 0, 1, 2)}
     sends = []
-    for length in sorted(around | set(parameters.lengths)):
+    for length in sorted(around | set(parameters.lengths) | set(range(1, parameters.dense + 1))):
         if length >= 1:
             prompt = source.fresh(length)
             send = Send(label=f"L={length}", parts=(prompt,), max_tokens=parameters.max_tokens)
