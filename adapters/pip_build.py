@@ -106,7 +106,8 @@ class _Steps:
             )
 
     def _collected(self) -> int:
-        return self.log.read_text(encoding="utf-8", errors="replace").count("\nCollecting ")
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return sum(line.startswith(("Collecting ", "Processing ")) for line in lines)
 
 
 def _wheel(steps: _Steps, pin: str) -> Path:

@@ -31,7 +31,7 @@ def attach(spec: EngineSpec, model: Checkpoint) -> VllmServer:
     client = connect()
     try:
         served = client.get_json("/v1/models")["data"][0]
-        options = _cache_options(client.get("/metrics")[1].decode("utf-8", errors="replace"))
+        options = _options(client.get("/metrics")[1].decode("utf-8", errors="replace"))
         version = client.get_json("/version")["version"]
         block_size, context_len = options["block_size"], served["max_model_len"]
     except (EngineFailed, LookupError, TypeError) as error:
@@ -65,10 +65,12 @@ def _api_key(spec: EngineSpec) -> str | None:
     return key
 
 
-def _cache_options(metrics: str) -> dict[str, Any]:
-    """Labels of the metric `vllm:cache_config_info`, numbers and booleans as such."""
+def _options(metrics: str) -> dict[str, Any]:
+    """Labels of the metric `vllm:cache_config_info`, numbers and booleans as such, and whether it speculates."""
     line = next((line for line in metrics.splitlines() if line.startswith("vllm:cache_config_info{")), "")
-    return {name: _value(text) for name, text in re.findall(r'(\w+)="([^"]*)"', line)}
+    options = {name: _value(text) for name, text in re.findall(r'(\w+)="([^"]*)"', line)}
+    # These counters exist only in a server that speculates; the method has no metric.
+    return options | {"speculative_method": UNKNOWN if "vllm:spec_decode_" in metrics else None}
 
 
 def _value(text: str) -> Any:

@@ -67,8 +67,8 @@ def decode(request: TokenRequest, events: Iterable[tuple[int, Any]]) -> Transcri
             output_ids += ids
     if usage is None:
         raise EngineFailed("vllm: the stream ended without a usage record")
-    if echoed is not None and tuple(echoed) != request.ids:
-        raise EngineFailed("vllm: the server computed other prompt token IDs than were sent")
+    if echoed is None or tuple(echoed) != request.ids:
+        raise EngineFailed("vllm: the server did not confirm the prompt token IDs it was sent")
     details = usage.get("prompt_tokens_details")
     return Transcript(
         prompt_len=usage["prompt_tokens"],

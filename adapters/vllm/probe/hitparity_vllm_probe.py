@@ -97,6 +97,7 @@ CACHE_OPTIONS = (
     "num_gpu_blocks",
     "prefix_cache_retention_interval",
     "prefix_match_unit",
+    "swa_bounded_replay",
     "mamba_cache_mode",
     "mamba_block_size",
     "cache_dtype",
