@@ -120,7 +120,9 @@ class Worker:
         try:
             answer = json.loads(line)
         except (UnicodeDecodeError, json.JSONDecodeError):
-            raise EngineFailed(f"{self.engine}: the worker wrote a line that is not JSON: {bytes(line[:200])!r}") from None
+            raise EngineFailed(
+                f"{self.engine}: the worker wrote a line that is not JSON: {bytes(line[:200])!r}"
+            ) from None
         if not isinstance(answer, dict):
             raise EngineFailed(f"{self.engine}: the worker wrote a line that is not an object: {bytes(line[:200])!r}")
         return answer
