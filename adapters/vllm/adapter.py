@@ -38,12 +38,13 @@ class VllmAdapter(Adapter):
             return attach(spec, model)
         if spec.mode is Mode.LAUNCH:
             return launch(spec, options, model, folder)
+        python = python_for(spec)
         worker = Worker(
             self.name,
-            [str(python_for(spec)), str(WORKER), json.dumps(engine_arguments(options, spec, model))],
+            [str(python), str(WORKER), json.dumps(engine_arguments(options, spec, model))],
             folder=folder,
             # In process, the scheduler is where the worker can reach it.
-            environment=engine_environment(spec, options) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+            environment=engine_environment(spec, options, python) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
             start_timeout_s=spec.start_timeout_s,
             request_timeout_s=spec.request_timeout_s,
         )

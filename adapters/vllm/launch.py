@@ -29,15 +29,16 @@ def launch(spec: EngineSpec, options: VllmOptions, model: Checkpoint, folder: Pa
     """
     port, probe = port_for(spec), ProbeLog(folder / "scheduler.jsonl")
     probe.path.unlink(missing_ok=True)
+    python = python_for(spec)
     command = [
-        str(python_for(spec)),
+        str(python),
         *SERVER,
         *command_flags(engine_arguments(options, spec, model)),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--served-model-name", model.name),
         "--enable-prompt-tokens-details",  # otherwise the hit length is not reported
     ]
-    environment = engine_environment(spec, options) | {PROBE_FILE_VARIABLE: str(probe.path.absolute())}
+    environment = engine_environment(spec, options, python) | {PROBE_FILE_VARIABLE: str(probe.path.absolute())}
     process = EngineProcess(spec.engine, command, log=folder / "engine.log", environment=environment)
 
     def connect() -> HttpClient:

@@ -5,8 +5,10 @@ A made-up engine whose only requirement is a wheel written here, so that no netw
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -67,6 +69,34 @@ def wheel(folder: Path) -> Path:
     return path
 
 
+BACKEND = """
+import os, zipfile
+METADATA = "Metadata-Version: 2.1\\nName: made-up-native\\nVersion: 2.0\\n"
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name, info = "made_up_native-2.0-py3-none-any.whl", "made_up_native-2.0.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        archive.writestr("made_up_native.py", "CMAKE_ARGS = %r" % os.environ["CMAKE_ARGS"])
+        archive.writestr(info + "/METADATA", METADATA)
+        archive.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr(info + "/RECORD", "")
+    return name
+"""
+
+
+def source_distribution(folder: Path) -> None:
+    """A source package that is its own build backend, so that building it downloads nothing."""
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "PKG-INFO": "Metadata-Version: 2.1\nName: made-up-native\nVersion: 2.0\n",
+        "backend.py": BACKEND,
+    }
+    with tarfile.open(folder / "made_up_native-2.0.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"made_up_native-2.0/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
 def spec(version: str = "1.0", *, device: str = "cpu", python: Path | None = None) -> EngineSpec:
     return EngineSpec(
         engine="made-up", version=version, mode=Mode.WORKER, device=device, options=Options(), python=python
@@ -110,6 +140,32 @@ def test_killed_half_way_is_never_used_and_is_rebuilt(folder: Path, build: Build
     assert environments.remove("made-up", "1.0", silent) == [half]
     assert environments.environments() == []
     with pytest.raises(UsageError, match="no environment"):
+        environments.remove("made-up", None, silent)
+
+
+def test_source_build_is_compiled_once_and_kept_as_a_wheel(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "environment.toml").write_text(
+        '[cpu]\ncomplete = true\nsource_builds = ["made-up-native"]\ncmake_args = "-DFAST=ON"\n'
+    )
+    (folder / "requirements-cpu.txt").write_text("made-up-native==2.0\n")
+    source_distribution(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    said: list[str] = []
+    for compiled in (1, 0):
+        said.clear()
+        environments.create("made-up", "1.0", "cpu", said.append)
+        python = environments.python_for(spec())
+        seen = subprocess.run(
+            [python, "-c", "import made_up_native as m; print(m.CMAKE_ARGS)"],
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        assert seen.stdout == "-DFAST=ON\n"
+        assert sum("compiling" in line for line in said) == compiled
         environments.remove("made-up", None, silent)
 
 

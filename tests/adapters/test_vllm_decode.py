@@ -18,6 +18,7 @@ from adapters.vllm.options import VllmOptions, command_flags, engine_arguments, 
 from adapters.vllm.probe_log import ProbeLog
 from adapters.vllm.transcript import body, decode
 from checkpoints import Checkpoint
+from reference_engine.laws.registry import make_law
 from vocabulary.engine import Feature, Mode, TokenRequest
 from vocabulary.errors import EngineFailed, LawDoesNotCover, RequestRefused
 
@@ -141,6 +142,8 @@ def test_law_of_what_was_read_back() -> None:
         "vllm@0.32",
         {"block_size": 32, "enable_prefix_caching": True, "num_blocks": 16},
     )
+    law = make_law(*law_for("0.32.0", RESOLVED, ("full",)))
+    assert (law.id, law.granule) == ("vllm@0.32", 32)
     for version, options, groups, reason in (
         ("0.32.0", RESOLVED, ("full", "swa:128"), r"full \+ swa:128"),
         ("0.32.0", RESOLVED, (), "unknown"),
