@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ from vocabulary.errors import EngineUnavailable
 
 TAIL_BYTES = 3000
 STOP_GRACE_S = 20.0
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
 
 
 def free_port() -> int:
@@ -79,6 +83,7 @@ class EngineProcess:
                 stderr=self._log_file,
                 env=dict(os.environ) | dict(environment),
                 start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  (the harness starts engines from its only thread)
             )
         except OSError as error:
             self._log_file.close()
@@ -134,6 +139,12 @@ class EngineProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(timeout=STOP_GRACE_S)
         self._log_file.close()
+
+
+def _die_with_parent() -> None:
+    """In the child, on Linux: SIGTERM when the harness ends in any way, so that a killed run leaves no server."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _group_alive(child: subprocess.Popen[bytes], group: int) -> bool:
