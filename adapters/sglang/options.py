@@ -32,6 +32,8 @@ class SglangOptions(Options):
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = True
     """Overlapped scheduling publishes a finished prompt one step later; off, equal runs are equal."""
+    sleep_on_idle: bool = True
+    """SGLang's own default polls for requests and so keeps a core busy while another engine is measured."""
 
 
 def server_arguments(options: SglangOptions, spec: EngineSpec, model: Checkpoint, port: int) -> list[str]:

@@ -20,6 +20,15 @@ from checkpoints import Checkpoint
 from vocabulary.errors import HitparityError
 
 HERE = Path(__file__).parent
+CPU_ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "HITPARITY_FORK": "1",  # plugins/hitparity_fork.py
+    # SGLang compiles the rotary embedding of Gemma 3: half a minute in the first request, and a C++ compiler.
+    "TORCHDYNAMO_DISABLE": "1",
+    # Waiting threads sleep. By default they spin, which doubled a prefill's CPU time where cores are shared.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+"""Defaults of a CPU server's environment; an experiment's own `environment` wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +78,7 @@ def launch(spec: EngineSpec, options: SglangOptions, model: Checkpoint, folder: 
     scratch = TemporaryDirectory(prefix="hitparity-sglang-", ignore_cleanup_errors=True)
     environment = {
         "HF_HUB_OFFLINE": "1",  # the model is a folder; nothing is to be looked up
-        **({"SGLANG_USE_CPU_ENGINE": "1", "HITPARITY_FORK": "1"} if spec.device == "cpu" else {}),
+        **(CPU_ENVIRONMENT if spec.device == "cpu" else {}),
         **spec.environment,
         "PYTHONPATH": search_path(spec),
         "HITPARITY_PROBE_LOG": str(log.absolute()),
