@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reference_engine.laws.base import Law, Lease
+from reference_engine.laws.base import Law, Lease, PoolExhausted
 from reference_engine.model import Call, Decoder
 from reference_engine.request import Completion, HandOver, Running
 from reference_engine.runner import Runner
@@ -44,6 +44,8 @@ class ReferenceEngine:
             while self._scheduler.busy:
                 self.step()
             return [self._done[request.request_id] for request in requests]
+        except PoolExhausted as error:  # with nothing else running
+            raise RequestRefused(f"{error}; raise pool_tokens") from None
         finally:
             self._scheduler.abort()
             self._done.clear()
@@ -86,6 +88,8 @@ class ReferenceEngine:
             raise RequestRefused(f"request {name}: max_tokens is {request.max_tokens}; ask for at least 1")
         if wrong := [token_id for token_id in request.ids if not 0 <= token_id < vocab_size]:
             raise RequestRefused(f"request {name}: token ID {wrong[0]} is outside the vocabulary [0, {vocab_size})")
+        if request.namespace is not None and not self.law.can_salt:
+            raise RequestRefused(f"request {name}: law {self.law.id} has no cache salt; send it without a namespace")
         length = request.prompt_len + request.max_tokens
         if length > context_len:
             raise RequestRefused(f"request {name}: {length} tokens with the output, the context holds {context_len}")

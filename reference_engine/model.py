@@ -43,21 +43,21 @@ class Decoder:
         cos, sin = self._cos[call.positions, None], self._sin[call.positions, None]  # [n, 1, head_dim / 2]
         hidden = F.embedding(call.ids, self.weights.embedding)  # [n, hidden]
         for index, layer in enumerate(self.weights.layers):
-            queries, keys, values = self._qkv(F.rms_norm(hidden, width, layer.input_norm, eps), layer, cos, sin)
+            queries, keys, values = self._qkv(layer, F.rms_norm(hidden, width, layer.input_norm, eps), cos, sin)
             self.pool.write(index, call.slots, keys, values)
             mixed = [extend_attention(queries[e.rows], self.pool, index, e) for e in call.extends]
-            hidden = hidden + F.linear(mixed[0] if len(mixed) == 1 else torch.cat(mixed), layer.out)
-            gate, up = F.linear(F.rms_norm(hidden, width, layer.post_norm, eps), layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + F.linear(F.silu(gate) * up, layer.down)
+            hidden = hidden + layer.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+            gate, up = layer.gate_up(F.rms_norm(hidden, width, layer.post_norm, eps)).chunk(2, dim=-1)
+            hidden = hidden + layer.down(F.silu(gate) * up)
         if not want_logits:
             return None
         last = hidden[[extend.rows.stop - 1 for extend in call.extends]]
-        return F.linear(F.rms_norm(last, width, self.weights.norm, eps), self.weights.head).float()
+        return self.weights.head(F.rms_norm(last, width, self.weights.norm, eps)).float()
 
-    def _qkv(self, hidden: Tensor, layer: LayerWeights, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _qkv(self, layer: LayerWeights, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries `[n, heads, head_dim]`, rotated keys and values `[n, kv_heads, head_dim]`."""
         heads, kv_heads = self.config.heads, self.config.kv_heads
-        qkv = F.linear(hidden, layer.qkv).view(len(hidden), heads + 2 * kv_heads, self.config.head_dim)
+        qkv = layer.qkv(hidden).view(len(hidden), heads + 2 * kv_heads, self.config.head_dim)
         rotated, values = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
         if layer.qk_norm is not None:
             rotated = F.rms_norm(rotated, (self.config.head_dim,), None, self.config.norm_eps) * layer.qk_norm

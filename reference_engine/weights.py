@@ -1,6 +1,6 @@
 """Weights of a checkpoint, arranged for the decoder: q, k, v in one matrix, gate and up in another.
 
-Matrices are `[out, in]`, as `torch.nn.functional.linear` takes them.
+Comments give the shapes of matrices as `[out, in]`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from reference_engine.compute import ComputeType
 from reference_engine.config import ModelConfig
+from reference_engine.linear import Linear
 from vocabulary.errors import UsageError
 
 
@@ -24,12 +25,12 @@ class LayerWeights:
     """One decoder layer; H heads, G kv heads, D head_dim, E hidden, F intermediate."""
 
     input_norm: Tensor  # [E]
-    qkv: Tensor  # [(H + 2G) * D, E]
+    qkv: Linear  # [(H + 2G) * D, E]
     qk_norm: Tensor | None  # [H + G, D]; None: the architecture has none
-    out: Tensor  # [E, H * D]
+    out: Linear  # [E, H * D]
     post_norm: Tensor  # [E]
-    gate_up: Tensor  # [2F, E]
-    down: Tensor  # [E, F]
+    gate_up: Linear  # [2F, E]
+    down: Linear  # [E, F]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Weights:
     embedding: Tensor  # [vocab, E]
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [E]
-    head: Tensor  # [vocab, E]; the embedding itself where the config ties them
+    head: Linear  # [vocab, E]; the embedding where the config ties them
 
 
 def load_weights(directory: Path, config: ModelConfig, types: ComputeType, device: torch.device) -> Weights:
@@ -62,12 +63,14 @@ def load_weights(directory: Path, config: ModelConfig, types: ComputeType, devic
 
         return LayerWeights(
             input_norm=at("input_layernorm", hidden),
-            qkv=torch.cat(
-                [
-                    at("self_attn.q_proj", width, hidden),
-                    at("self_attn.k_proj", kv_width, hidden),
-                    at("self_attn.v_proj", kv_width, hidden),
-                ]
+            qkv=Linear(
+                torch.cat(
+                    [
+                        at("self_attn.q_proj", width, hidden),
+                        at("self_attn.k_proj", kv_width, hidden),
+                        at("self_attn.v_proj", kv_width, hidden),
+                    ]
+                )
             ),
             qk_norm=torch.cat(
                 [
@@ -77,10 +80,12 @@ def load_weights(directory: Path, config: ModelConfig, types: ComputeType, devic
             )
             if config.qk_norm
             else None,
-            out=at("self_attn.o_proj", hidden, width),
+            out=Linear(at("self_attn.o_proj", hidden, width)),
             post_norm=at("post_attention_layernorm", hidden),
-            gate_up=torch.cat([at("mlp.gate_proj", intermediate, hidden), at("mlp.up_proj", intermediate, hidden)]),
-            down=at("mlp.down_proj", hidden, intermediate),
+            gate_up=Linear(
+                torch.cat([at("mlp.gate_proj", intermediate, hidden), at("mlp.up_proj", intermediate, hidden)])
+            ),
+            down=Linear(at("mlp.down_proj", hidden, intermediate)),
         )
 
     embedding = source.take("model.embed_tokens.weight", config.vocab_size, hidden)
@@ -88,7 +93,7 @@ def load_weights(directory: Path, config: ModelConfig, types: ComputeType, devic
         embedding=embedding,
         layers=tuple(layer(index) for index in range(config.layers)),
         norm=source.take("model.norm.weight", hidden),
-        head=embedding if config.tied_head else source.take("lm_head.weight", config.vocab_size, hidden),
+        head=Linear(embedding if config.tied_head else source.take("lm_head.weight", config.vocab_size, hidden)),
     )
 
 

@@ -79,7 +79,7 @@ class LawEngine:
             law=law.id,
             law_options=spec.options.model_dump(),
             options=spec.options.model_dump(),
-            can_salt=True,
+            can_salt=law.can_salt,
         )
 
     def send(self, request: TokenRequest) -> Reply:

@@ -15,8 +15,6 @@ POOLS = {
     "llama.cpp": ("n_parallel", "n_ctx_slot"),
 }
 """Law family to the two options whose product is its pool in tokens; the first is the user's, the second follows."""
-SALTED = ("vllm", "sglang")
-"""Families that keep namespaces apart."""
 
 
 def sized_law(law_id: str, options: Mapping[str, Any], pool_tokens: int) -> tuple[str, dict[str, Any]]:
@@ -41,11 +39,6 @@ def sized_law(law_id: str, options: Mapping[str, Any], pool_tokens: int) -> tupl
     if pool_tokens < unit:
         raise UsageError(f"reference: pool_tokens = {pool_tokens} is less than {unit_option} = {unit}; raise it")
     return law_id, {unit_option: unit, count_option: pool_tokens // unit, **options}
-
-
-def can_salt(law_id: str) -> bool:
-    """Whether `TokenRequest.namespace` separates caches under this law."""
-    return _family(law_id) in SALTED
 
 
 def _family(law_id: str) -> str:

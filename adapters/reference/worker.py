@@ -16,7 +16,6 @@ from typing import IO, TYPE_CHECKING, Any
 # Behind the interpreter's own packages: this folder may be a site-packages of another Python version.
 sys.path.append(str(Path(__file__).parents[2]))
 
-from adapters.reference.law import can_salt
 from vocabulary.engine import Feature, TokenRequest
 from vocabulary.errors import HitparityError, RequestRefused
 
@@ -49,7 +48,7 @@ def facts(loaded: "Loaded") -> dict[str, Any]:
         "context_len": engine.config.context_len,
         "vocab_size": engine.config.vocab_size,
         "caps_last_token": engine.law.caps_last_token,
-        "can_salt": can_salt(engine.law.id),
+        "can_salt": engine.law.can_salt,
         "notes": [types.note] if types.note else [],
         "options": {
             "compute_dtype": str(types.compute).removeprefix("torch."),
@@ -71,10 +70,7 @@ def answer(loaded: "Loaded", message: dict[str, Any]) -> dict[str, Any]:
         loaded.engine.reset()
         return {"ok": True, "reset": True}
     sent_ns = time.monotonic_ns()
-    requests = [request(fields) for fields in message["requests"]]
-    if not can_salt(loaded.engine.law.id) and any(r.namespace is not None for r in requests):
-        raise RequestRefused(f"law {loaded.engine.law.id} has no cache salt; send this request without a namespace")
-    completions = loaded.engine.generate(requests)
+    completions = loaded.engine.generate([request(fields) for fields in message["requests"]])
     return {"ok": True, "replies": [reply(completion, loaded, sent_ns) for completion in completions]}
 
 

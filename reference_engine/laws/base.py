@@ -84,6 +84,8 @@ class Law(ABC):
     granule: int
     """Smallest reusable step in tokens."""
     caps_last_token: bool = True
+    can_salt: bool = True
+    """Whether `TokenRequest.namespace` separates caches; where not, the rule has no such thing."""
     pool_tokens: int | None
     """Token slots of the pool; None: unbounded (prediction only)."""
 

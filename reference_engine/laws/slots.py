@@ -81,6 +81,7 @@ class LlamaCppServer(Law):
 
     id = "llama.cpp"
     granule = 1
+    can_salt = False
 
     def __init__(
         self, *, n_parallel: int = 1, slot_prompt_similarity: float = 0.1, n_ctx_slot: int | None = None
