@@ -14,7 +14,11 @@ SlotIndex = slice | Tensor
 
 
 class KVPool:
-    """Two pools `[layers, pool_tokens, kv_heads, head_dim]` in the compute type."""
+    """Two pools `[layers, pool_tokens, kv_heads, head_dim]` in the compute type.
+
+    Not in the weights' type: widening 1,038 bf16 keys of one SmolLM2 layer took 0.10 ms where a view of fp32 ones is
+    free, and 0.16 ms where gathering fp32 ones took 0.13 (AVX2, two threads).
+    """
 
     def __init__(self, config: ModelConfig, pool_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (config.layers, pool_tokens, config.kv_heads, config.head_dim)

@@ -11,16 +11,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the name everyone uses)
 from torch import Tensor
 
-PACKED_ROWS = 256
-"""Rows that the packed layout is chosen for; it serves any number."""
-
 
 class Linear:
     """`rows @ weight.T` for a weight `[out, in]`; packed on a CPU whose oneDNN knows the type."""
 
     def __init__(self, weight: Tensor) -> None:
         self.packed = _can_pack(weight)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS) if self.packed else weight
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
 
     def __call__(self, rows: Tensor) -> Tensor:
         """`[n, in]` to `[n, out]`."""

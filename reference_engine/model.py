@@ -45,12 +45,12 @@ class Decoder:
         for index, layer in enumerate(self.weights.layers):
             queries, keys, values = self._qkv(layer, F.rms_norm(hidden, width, layer.input_norm, eps), cos, sin)
             self.pool.write(index, call.slots, keys, values)
+            if layer is self.weights.layers[-1] and not want_logits:
+                return None  # nothing reads what the last layer would make of these rows
             mixed = [extend_attention(queries[e.rows], self.pool, index, e) for e in call.extends]
             hidden = hidden + layer.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
             gate, up = layer.gate_up(F.rms_norm(hidden, width, layer.post_norm, eps)).chunk(2, dim=-1)
             hidden = hidden + layer.down(F.silu(gate) * up)
-        if not want_logits:
-            return None
         last = hidden[[extend.rows.stop - 1 for extend in call.extends]]
         return self.weights.head(F.rms_norm(last, width, self.weights.norm, eps)).float()
 
