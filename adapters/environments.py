@@ -10,21 +10,18 @@ The key hashes all that decides the content (`adapters.requirements`).
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from adapters.base import EngineSpec
 from adapters.pip_build import build
 from adapters.requirements import requirements_for
-from vocabulary.cache import cache_dir
+from vocabulary.cache import cache_dir, exclusive
 from vocabulary.errors import EngineUnavailable, UsageError
 
 MARKER = "complete.json"
@@ -118,26 +115,6 @@ def remove(engine: str, version: str | None, progress: Progress) -> list[Path]:
     if not removed:
         raise UsageError(f"{engine}: no environment{f' of version {version}' if version else ''} below {_home()}")
     return removed
-
-
-@contextmanager
-def exclusive(path: Path, progress: Progress) -> Iterator[int]:
-    """Hold the lock file; gives its descriptor.
-
-    A child that inherits the descriptor keeps the lock if this process is killed, so that an orphaned
-    pip and a second build never write into one folder.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting: another process holds {path.name}")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _home() -> Path:

@@ -6,17 +6,16 @@ import difflib
 import hashlib
 import json
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
-
 from checkpoints import smollm2, tiny
 from checkpoints.folder import MANIFEST, Checkpoint
 from checkpoints.model import Model
-from vocabulary.cache import cache_dir
+from vocabulary.cache import cache_dir, exclusive
 from vocabulary.errors import UsageError
 
 GENERATOR = 1
@@ -51,7 +50,7 @@ def ensure(name: str, *, seed: int = 0) -> Checkpoint:
     directory = cache_dir() / "models" / f"{name}-{key}"
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory.with_name(f"{directory.name}.lock")):
+        with exclusive(directory.with_name(f"{directory.name}.lock"), _say):
             if not directory.exists():
                 for left_over in directory.parent.glob(f".{directory.name}.*"):  # of a build that was killed
                     shutil.rmtree(left_over)
@@ -64,6 +63,10 @@ def ensure(name: str, *, seed: int = 0) -> Checkpoint:
         return Checkpoint.open(directory)
     except UsageError as error:
         raise UsageError(f"{error}. It is a cached model: delete {directory} and it is made anew") from None
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
 
 
 def _build(name: str, seed: int) -> Model:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
+from adapters.growing_file import GrowingJsonLines
 from vocabulary.engine import Span
 
 
@@ -14,18 +14,12 @@ class ProbeLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._offset = 0
+        self._file = GrowingJsonLines(path)
         self._steps: defaultdict[str, list[Span]] = defaultdict(list)
 
     def take(self, rid: str) -> tuple[Span, ...]:
         """Prefill steps of a finished request in order, as spans of positions, and forget them; empty if none."""
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                whole, newline, _partial = file.read().rpartition(b"\n")
-            self._offset += len(whole) + len(newline)
-            for line in whole.splitlines():
-                row = json.loads(line)
-                if row["first"] is not None:
-                    self._steps[row["rid"]].append((row["first"], row["last"] + 1))
+        for row in self._file.new():
+            if row["first"] is not None:
+                self._steps[row["rid"]].append((row["first"], row["last"] + 1))
         return tuple(self._steps.pop(rid, ()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adapters.growing_file import GrowingJsonLines
 from vocabulary.engine import Span
 
 
@@ -39,18 +39,12 @@ class ProbeLog:
         self.path = path
         self.facts: dict[str, Any] | None = None
         """From the scheduler's first row; None until it is there."""
-        self._offset = 0
+        self._file = GrowingJsonLines(path)
         self._rows: list[dict[str, Any]] = []
 
     def read(self) -> None:
         """Take in whole lines written since the last call."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        for row in map(json.loads, whole.splitlines()):
+        for row in self._file.new():
             if "facts" in row:
                 self.facts = row["facts"]
             else:
