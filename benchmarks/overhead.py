@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from benchmarks.running import records_of
+from benchmarks.running import run_of
 
 
 def measure() -> list[dict[str, object]]:
     """Milliseconds per request beside the engine's own."""
     rows = []
     for experiment, only in (("laws", []), ("five-answers", ["engine=llama.cpp"])):
-        records = records_of(experiment, only)
+        records = run_of(experiment, only).requests
         for (label, workload), group in groupby(records, key=lambda r: (r.engine_label, r.workload)):
             cell = list(group)
             span = max(r.sent_ns + r.total_ns for r in cell) - min(r.sent_ns for r in cell)
