@@ -101,8 +101,13 @@ class EngineProcess:
         assert self.child.stdout is not None
         return self.child.stdout
 
-    def exit_text(self) -> str | None:
-        """None while the child runs, else how it ended."""
+    def exit_text(self, *, patience_s: float = 0.0) -> str | None:
+        """None while the child runs, else how it ended.
+
+        A broken connection is seen a moment before the exit status: `patience_s` waits for the latter.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(timeout=patience_s)
         code = self.child.poll()
         if code is None:
             return None

@@ -101,8 +101,7 @@ class Worker:
         self._process.stop()
 
     def _ended(self) -> str | None:
-        time.sleep(0.2)  # a closed pipe is seen a moment before the exit status
-        return self._process.exit_text()
+        return self._process.exit_text(patience_s=2)
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s

@@ -86,8 +86,7 @@ class LlamaCppEngine:
                 raise unfit_output() from None
             if self._process is None:
                 raise
-            time.sleep(0.2)  # a closed socket is seen a moment before the exit status
-            what = self._process.exit_text()
+            what = self._process.exit_text(patience_s=2)
             why = f"{self.facts.engine}: {what}" if what else str(error)
             raise EngineFailed(f"{why}. {self._process.log_hint()}") from None
 

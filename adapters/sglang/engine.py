@@ -114,8 +114,7 @@ class SglangEngine:
     def _obituary(self, error: EngineFailed) -> str:
         if self.launched is None:
             return str(error)
-        time.sleep(0.2)  # the connection closes a moment before the exit status is there
-        ended = self.launched.process.exit_text()
+        ended = self.launched.process.exit_text(patience_s=2)
         return f"{error}{f' (the server {ended})' if ended else ''}. {self.launched.process.log_hint()}"
 
 

@@ -87,7 +87,7 @@ class VllmServer:
     def _with_log(self, error: EngineFailed) -> EngineFailed:
         if self._process is None:
             return error
-        ended = self._process.exit_text()
+        ended = self._process.exit_text(patience_s=2)
         return EngineFailed(f"{error}{f'; the server {ended}' if ended else ''}. {self._process.log_hint()}")
 
 

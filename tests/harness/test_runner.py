@@ -152,8 +152,8 @@ def test_a_missing_model_folder_and_one_with_other_weights(experiment: Path, tmp
         file.write(b"\x00\x00\x80\x3f")
     other = hitparity("run", experiment, "--results", tmp_path / "r")
     assert other.returncode == 2
-    assert "holds other weights" in other.stderr
-    assert "model.gguf" in other.stderr
+    assert "model.gguf: is not the file that" in other.stderr
+    assert "engines would run different models" in other.stderr
 
 
 def test_results_that_cannot_be_written(experiment: Path, tmp_path: Path) -> None:
