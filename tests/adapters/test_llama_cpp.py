@@ -143,7 +143,9 @@ def test_requests_together_know_their_own_positions(four_slots: Engine) -> None:
     ]
     replies = four_slots.send_together(together)
     assert [reply.request_id for reply in replies] == ["10", "11", "12", "13"]
-    assert sorted(reply.hit_len or 0 for reply in replies) == [0, 0, 0, 600]
+    # One slot holds the prefix; a request that comes late on a busy machine may find it in another slot too.
+    assert {reply.hit_len for reply in replies} <= {0, 600}
+    assert any(reply.hit_len == 600 for reply in replies)
     for request, reply in zip(together, replies, strict=True):
         assert reply.position_start == reply.hit_len
         assert reply.steps is not None and reply.steps[-1][1] == request.prompt_len
