@@ -44,6 +44,8 @@ class Cause(StrEnum):
     """The owner has not published it yet."""
     DISABLED = "disabled"
     """A flag or request feature turns the lookup off."""
+    NO_LAW = "no_law"
+    """No law covers this engine as configured; nothing is claimed about these tokens."""
     UNEXPLAINED = "unexplained"
     """None of the others: the regression signal."""
 
