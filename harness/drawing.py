@@ -46,9 +46,13 @@ CAUSE_STYLES: dict[Cause, tuple[str, str]] = {
     Cause.EVICTED: ("#A6D8C2", "\\\\\\\\"),
     Cause.IN_FLIGHT: ("#A6D8C2", "...."),
     Cause.DISABLED: ("#DDB8D6", "xxxx"),
+    Cause.NO_LAW: ("#E9E9E9", "xxxx"),
     Cause.UNEXPLAINED: ("#D7263D", "xxxx"),
 }
-"""Fill and hatch: rounding in orange, absent memory in blue, held or dropped elsewhere in green."""
+"""Fill and hatch: rounding in orange, absent memory in blue, held or dropped elsewhere in green.
+
+Grey claims nothing: novel tokens, and crossed where no law covers the engine.
+"""
 
 _SETTINGS: Any = {
     "font.family": "DejaVu Sans",

@@ -17,7 +17,7 @@ from harness.drawing import save_figure
 from harness.figures import ledger_bars, staircase
 from harness.records import CellManifest, RequestRecord, Role
 from harness.store import Run
-from harness.summary import engine_summaries, median_ttft, remarks, troubled_cells, verdict
+from harness.summary import engine_summaries, invalid_cells, median_ttft, remarks, unfinished_cells, verdict
 from harness.views import SendView, WorkloadView, folded, workload_views
 from harness.wording import (
     UNKNOWN,
@@ -139,7 +139,8 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
         workloads=_distinct(
             cell.workload if cell.workload == cell.family else f"{cell.workload} ({cell.family})" for cell in run.cells
         ),
-        verdict=verdict(run.cells, run.requests),
+        verdict=verdict(run.cells, run.requests, run.manifest.cells),
+        unfinished=unfinished_cells(run.cells, run.requests, run.manifest.cells),
         configurations=configurations,
         several_models=len({summary.model for summary in summaries}) > 1,
         summaries=summaries,
@@ -148,9 +149,9 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
         lawless=[c.label for c in configurations if c.law == "none covers it"],
         predicted=_distinct(r.engine_label for r in run.requests if r.fidelity is Fidelity.LAW),
         emulated=_distinct(r.engine_label for r in run.requests if r.emulated),
-        silent=[summary for summary in summaries if summary.unknown],
+        gaps=[gap for summary in summaries for gap in summary.gaps],
         remarks=remarks(run.cells, run.requests),
-        troubled=troubled_cells(run.cells),
+        invalid=invalid_cells(run.cells),
         left_out=[remark.replace(f"{run.folder}/", "") for remark in run.remarks],
         checks=run.manifest.configuration.get("checks", {}),
         raw=Raw,

@@ -12,11 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records import CellManifest, RequestRecord, Role
-from harness.summary import EngineSummary, engine_summaries, remarks, troubled_cells, verdict
+from harness.summary import EngineSummary, engine_summaries, invalid_cells, remarks, unfinished_cells, verdict
 from harness.views import SendView, WorkloadView, folded, workload_views
-from harness.wording import UNKNOWN, count, is_marked, ledger_items, milliseconds, percent, plain, span
+from harness.wording import UNKNOWN, count, is_marked, is_unusable, ledger_items, milliseconds, percent, plain, span
 from vocabulary.engine import Fidelity
 
+MIN_WIDTH = 80
+"""Characters below which rich would cut numbers; a narrower terminal wraps or scrolls what is printed at this width."""
 MATRIX_ROWS = 60
 """Workloads with more requests are shown as sends x engines."""
 MATRIX_WIDTH = 80
@@ -24,10 +26,23 @@ MATRIX_WIDTH = 80
 PREDICTED, EMULATED, MARK = "~", "^", "!"
 
 
+def widened(console: Console) -> Console:
+    """The same console, at least `MIN_WIDTH` wide, so that no number of a table is ever cut."""
+    console.width = max(console.width, MIN_WIDTH)
+    return console
+
+
 def run_tables(
-    cells: Sequence[CellManifest], requests: Sequence[RequestRecord], *, full: bool = False
+    cells: Sequence[CellManifest],
+    requests: Sequence[RequestRecord],
+    *,
+    full: bool = False,
+    planned: Sequence[str] = (),
 ) -> list[RenderableType]:
     """One table per workload and model, then the summary per engine configuration, then what is wrong.
+
+    `planned` holds the IDs of all cells of the run, so that those that never ran are told too. Print on
+    a `widened` console.
 
     `full` shows every request, sentinels and controls included; otherwise long workloads are shown as a
     matrix of hits. Made for 100 columns; colour repeats what marks say and is never needed.
@@ -39,14 +54,11 @@ def run_tables(
     summaries = engine_summaries(cells, requests)
     if summaries:
         shown.append(_summary(summaries))
-    shown += [
-        Text(f"{s.label}: {s.unknown} of {s.requests} requests showed neither hit nor start; reused leaves them out")
-        for s in summaries
-        if s.unknown
-    ]
-    shown += [Text(f"{MARK} {sentence}", style="red") for sentence in troubled_cells(cells)]
+    shown += [Text(gap) for s in summaries for gap in s.gaps]
+    troubled = unfinished_cells(cells, requests, planned) + invalid_cells(cells)
+    shown += [Text(f"{MARK} {sentence}", style="red") for sentence in troubled]
     shown += [Text(f"{MARK} {remark}", style="yellow") for remark in remarks(cells, requests)]
-    shown.append(Text(verdict(cells, requests), style="bold"))
+    shown.append(Text(verdict(cells, requests, planned), style="bold"))
     return shown
 
 
@@ -213,7 +225,7 @@ def _legend(view: WorkloadView, start: str) -> Text:
         parts.append(f"{EMULATED} the reference engine under another system's law")
     if any(is_marked(r) for r in requests):
         parts.append(f"{MARK} finding, see below")
-    if any(r.hit_len is None or not r.ledger for r in requests):
+    if any(r.hit_len is None or not (r.ledger or is_unusable(r)) for r in requests):
         parts.append(f"{UNKNOWN} the engine did not say")
     if not all(send.same_prompt for send in view.sends):
         parts.append("engines generated different tokens, so later prompts differ")

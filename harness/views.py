@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.records import RequestRecord, Role
-from harness.wording import is_marked, plain, send_name
+from harness.wording import is_marked, is_unusable, plain, send_name
 
 FEW = 4
 """Cold sends that a matrix shows although they say little."""
@@ -29,13 +29,13 @@ class SendView:
 
     @property
     def known_hits(self) -> list[RequestRecord]:
-        """The requests whose engine reported a hit length."""
-        return [r for r in self.requests if r.hit_len is not None]
+        """The requests whose engine reported a hit length that can be true."""
+        return [r for r in self.requests if r.hit_len is not None and not is_unusable(r)]
 
     @property
     def spread(self) -> int:
         """Longest minus shortest reported hit, in tokens."""
-        hits = [r.hit_len for r in self.requests if r.hit_len is not None]
+        hits = [r.hit_len or 0 for r in self.known_hits]
         return max(hits) - min(hits) if hits else 0
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.records import RequestRecord, Role
+from harness.records import FindingKind, RequestRecord, Role
 from vocabulary.engine import Fidelity
 
-UNKNOWN = "?"
+UNKNOWN, UNUSABLE = "?", "unusable"
 
 
 def plain(text: str) -> str:
@@ -50,8 +50,9 @@ def number(count: int, noun: str) -> str:
 
 
 def ledger_items(request: RequestRecord) -> list[str]:
-    """Such as "reused 1024", "granule 13", "last_token 1"; "?" without a ledger."""
-    return [f"{cause.value} {tokens}" for cause, tokens in request.by_cause().items()] or [UNKNOWN]
+    """Such as "reused 1024", "granule 13", "last_token 1"; without a ledger "?", or "unusable"."""
+    items = [f"{cause.value} {tokens}" for cause, tokens in request.by_cause().items()]
+    return items or [UNUSABLE if is_unusable(request) else UNKNOWN]
 
 
 def send_name(request: RequestRecord) -> str:
@@ -59,6 +60,11 @@ def send_name(request: RequestRecord) -> str:
     again = f" ({request.repetition + 1})" if request.repetition else ""
     control = ", control" if request.role is Role.CONTROL else ""
     return plain(f"{request.label}{again}{control}")
+
+
+def is_unusable(request: RequestRecord) -> bool:
+    """Whether a number that the engine gave is impossible; not the same as giving none."""
+    return any(finding.kind is FindingKind.OUT_OF_RANGE for finding in request.findings)
 
 
 def is_marked(request: RequestRecord) -> bool:
