@@ -111,7 +111,7 @@ class EngineProcess:
         code = self.child.poll()
         if code is None:
             return None
-        return f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        return f"was killed by signal {_signal_name(-code)}" if code < 0 else f"exited with status {code}"
 
     def wait_ready(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Poll `ready` until it is true; EngineUnavailable when the child ends or the time runs out first."""
@@ -128,22 +128,36 @@ class EngineProcess:
         return f"Log: {self.log}\n{log_tail(self.log)}"
 
     def stop(self) -> None:
-        """SIGTERM to the group, SIGKILL after a grace period; leaves no member behind and never raises."""
-        group = self.child.pid
+        """SIGTERM to the group, SIGKILL after a grace period; leaves no member behind.
+
+        Raises nothing of its own; an interrupt that arrives meanwhile cuts the grace period short and goes on.
+        """
+        try:
+            self._ask_to_end()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(timeout=STOP_GRACE_S)
+            self._log_file.close()
+
+    def _ask_to_end(self) -> None:
         for pipe in (self.child.stdin, self.child.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGTERM)
+            os.killpg(self.child.pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_GRACE_S
-        while time.monotonic() < deadline and _group_alive(self.child, group):
+        while time.monotonic() < deadline and _group_alive(self.child, self.child.pid):
             time.sleep(0.05)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.child.wait(timeout=STOP_GRACE_S)
-        self._log_file.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return str(number)
 
 
 def _die_with_parent() -> None:

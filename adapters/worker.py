@@ -14,19 +14,24 @@ Protocol, version 1. The worker is a stand-alone script run by the engine's own 
 
 from __future__ import annotations
 
+import inspect
 import json
 import selectors
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from adapters.process import EngineProcess
-from vocabulary.engine import EngineFacts, Mode, Reply, TokenRequest
+from vocabulary.engine import EngineFacts, Reply, TokenRequest
 from vocabulary.errors import EngineFailed, EngineUnavailable, HitparityError, RequestRefused
 
 PROTOCOL = 1
 MAX_LINE_BYTES = 64 << 20
+
+T = TypeVar("T")
 
 
 class Worker:
@@ -52,7 +57,7 @@ class Worker:
             if hello.get("hello") != PROTOCOL:
                 why = hello.get("failed") or f"said {str(hello)[:300]} in place of hello {PROTOCOL}"
                 raise EngineUnavailable(f"{engine}: the worker {why}. {self._process.log_hint()}")
-            self.facts: dict[str, Any] = hello["facts"]
+            self.facts: dict[str, Any] = self._field(hello, "facts", dict)
         except HitparityError as error:
             self.close()
             raise EngineUnavailable(str(error)) from None
@@ -75,11 +80,15 @@ class Worker:
                 for r in requests
             ],
         }
-        return [_reply(fields) for fields in self.exchange(message)["replies"]]
+        fields = self._field(self.exchange(message), "replies", list)
+        replies = [_checked(Reply, each, f"{self.engine}: reply of the worker") for each in fields]
+        if [reply.request_id for reply in replies] != [request.request_id for request in requests]:
+            raise EngineFailed(f"{self.engine}: the worker's replies are not those of the {len(requests)} requests")
+        return replies
 
     def reset(self) -> bool:
         """Ask the engine to forget its cache."""
-        return bool(self.exchange({"op": "reset"})["reset"])
+        return self._field(self.exchange({"op": "reset"}), "reset", bool)
 
     def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """One message out, one answer in; RequestRefused or EngineFailed as the worker says."""
@@ -100,6 +109,12 @@ class Worker:
         self._selector.close()
         self._process.stop()
 
+    def _field(self, answer: Mapping[str, Any], name: str, kind: type[T]) -> T:
+        value = answer.get(name)
+        if not isinstance(value, kind):
+            raise EngineFailed(f"{self.engine}: the worker's `{name}` is {str(value)[:200]!r}, not a {kind.__name__}")
+        return value
+
     def _ended(self) -> str | None:
         return self._process.exit_text(patience_s=2)
 
@@ -118,7 +133,7 @@ class Worker:
         self._buffer = bytearray(rest)
         try:
             answer = json.loads(line)
-        except (UnicodeDecodeError, json.JSONDecodeError):
+        except (ValueError, RecursionError):  # ValueError: also an integer of too many digits
             raise EngineFailed(
                 f"{self.engine}: the worker wrote a line that is not JSON: {bytes(line[:200])!r}"
             ) from None
@@ -151,20 +166,21 @@ class WorkerEngine:
 
 
 def facts_from(raw: Mapping[str, Any], **more: Any) -> EngineFacts:
-    """EngineFacts from a hello line's fields; `more` adds what the adapter knows (mode, law, ...)."""
+    """EngineFacts from a hello line's fields; `more` adds what the adapter knows (mode, law, ...).
+
+    Raises EngineFailed where a field is missing, unknown or of another type.
+    """
     fields = dict(raw) | more
-    fields["mode"] = Mode(fields["mode"])
-    fields["groups"] = tuple(fields["groups"])
-    fields["notes"] = tuple(fields.get("notes", ()))
-    return EngineFacts(**fields)
+    return _checked(EngineFacts, fields, f"{fields.get('engine', 'worker')}: facts of the worker")
 
 
-def _reply(fields: Mapping[str, Any]) -> Reply:
-    steps = fields.get("steps")
-    return Reply(
-        **{
-            **fields,
-            "output_ids": tuple(fields["output_ids"]),
-            "steps": None if steps is None else tuple((int(a), int(b)) for a, b in steps),
-        }
-    )
+def _checked(kind: type[T], fields: Any, whose: str) -> T:
+    """`kind` from JSON values, its types taken strictly; lists stand for tuples."""
+    if isinstance(fields, Mapping) and (unknown := set(fields) - set(inspect.signature(kind).parameters)):
+        raise EngineFailed(f"{whose}: unknown field {', '.join(sorted(unknown))}")
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(fields), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or "the whole"
+        raise EngineFailed(f"{whose}: {field}: {first['msg']}") from None
