@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.experiment import Checks
 from harness.interrupt import Interrupt
@@ -21,8 +21,8 @@ SENTINEL_LEN = 33
 LOGPROB_TOLERANCE = {"float32": 0.05, "float16": 0.1, "bfloat16": 0.25}
 """Largest difference of the first token's log-probability, warm against cold, by the engine's dtype.
 
-Batch shapes differ between a cold and a warm prefill, and so do roundings; llama.cpp keeps its KV in
-float16 whatever the weights are. docs/trust.md gives the measurements behind the numbers.
+Batch shapes differ between a cold and a warm prefill, and so do roundings; some engines keep KV in fewer
+bits than the weights. docs/trust.md gives the measurements behind the numbers.
 """
 
 
@@ -36,11 +36,16 @@ class CellOutcome:
 
 
 class CellRun:
-    """Runs one cell on a started engine, writing every request as it is known."""
+    """Runs one cell on a started engine, writing every request as it is known.
+
+    The judge has followed the engine since its start: a reset empties a cache, but not, for example, the order in
+    which llama.cpp's slots were used.
+    """
 
     def __init__(
         self,
         engine: Engine,
+        judge: Judge,
         cell: Cell,
         checks: Checks,
         *,
@@ -50,7 +55,7 @@ class CellRun:
     ) -> None:
         self._engine, self._cell, self._checks = engine, cell, checks
         self._log, self._interrupt, self._on_request = log, interrupt, on_request
-        self._judge = Judge(engine.facts)
+        self._judge = judge
         self._findings: list[Finding] = []
         self._kinds: set[FindingKind] = set()
         self._repetitions: dict[str, int] = {}
@@ -58,6 +63,10 @@ class CellRun:
     def run(self, source: TokenSource) -> CellOutcome:
         """Send everything; raises what the engine raises, with all requests so far written."""
         sends = self._cell.workload.family.build(self._cell.workload.parameters, source)
+        if not sends:
+            raise UsageError(
+                f"{self._cell.id}: the workload sends nothing; give family {self._cell.workload.name!r} more"
+            )
         self._refuse_too_long(sends)
         self._reset()
         if self._checks.verify_reset:
@@ -98,11 +107,11 @@ class CellRun:
 
     def _compare_with_cold(self, probes: Sequence[tuple[TokenRequest, str, Reply]]) -> None:
         """Every prompt served warm is sent once more cold; one prompt at least is seen cold twice."""
-        cold: dict[str, list[Reply]] = {}
-        warm: dict[str, list[Reply]] = {}
-        first: dict[str, tuple[TokenRequest, str]] = {}
+        cold: dict[TokenRequest, list[Reply]] = {}
+        warm: dict[TokenRequest, list[Reply]] = {}
+        first: dict[TokenRequest, tuple[TokenRequest, str]] = {}
         for request, label, reply in probes:
-            key = fingerprint(request.ids)
+            key = replace(request, request_id="")  # equal prompts asked in another way may answer differently
             first.setdefault(key, (request, label))
             if reply.hit_len is not None:
                 (warm if reply.hit_len else cold).setdefault(key, []).append(reply)
@@ -179,7 +188,7 @@ class CellRun:
             repetition = self._repetitions.get(key, 0)
             self._repetitions[key] = repetition + 1
             facts, expectation = self._engine.facts, judgement.expectation
-            start = reply.hit_len if reply.position_start is None else reply.position_start
+            start = judgement.ledger.reused if judgement.ledger else None
             record = RequestRecord(
                 cell=self._cell.id,
                 request_id=request.request_id,

@@ -19,7 +19,7 @@ from harness.listing import Topic, listing
 from harness.plan import Group, plan
 from harness.progress import ConsoleProgress
 from harness.store import load_run
-from vocabulary.errors import ExitCode, HitparityError
+from vocabulary.errors import ExitCode, HitparityError, UsageError
 
 app = typer.Typer(
     name="hitparity",
@@ -72,10 +72,10 @@ def run(
     finally:
         progress.stop()
     done = load_run(folder)
-    console = _console()
-    for table in run_tables(done.cells, done.requests, full=full):
-        console.print(table)
     written = write_report(done, folder / "report")
+    console = _console()
+    for table in run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells):
+        console.print(table)
     console.print(f"records: {escape(str(folder))}", soft_wrap=True)
     console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
     raise typer.Exit(code)
@@ -92,12 +92,12 @@ def report(
     from harness.table import run_tables
 
     done = load_run(run_folder)
+    written = write_report(done, out or run_folder / "report")
     console = _console()
     for remark in done.remarks:
         console.print(escape(remark), soft_wrap=True)
-    for table in run_tables(done.cells, done.requests, full=full):
+    for table in run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells):
         console.print(table)
-    written = write_report(done, out or run_folder / "report")
     console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
 
 
@@ -117,6 +117,8 @@ def doctor(
 
     table = Table("engine", "version", "granule", "hit from", "start from", "hit shown", "reset works", "remarks")
     codes = set()
+    if unknown := [engine for engine in engines or () if engine not in ENGINES]:
+        raise UsageError(f"unknown engine {unknown[0]!r}; known: {', '.join(ENGINES)}")
     for engine in engines or ENGINES:
         found = installed(engine) if no_start else examine(engine)
         if engines or found.code is not ExitCode.UNAVAILABLE:  # an engine nobody asked for may be missing

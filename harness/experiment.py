@@ -26,6 +26,7 @@ import difflib
 import hashlib
 import itertools
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -69,8 +70,8 @@ class EngineEntry(_Strict):
     binary: Path | None = None
     url: str | None = None
     api_key_env: str | None = None
-    start_timeout_s: Annotated[float, Field(gt=0)] = 300.0
-    request_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    request_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     environment: dict[str, str] = Field(default_factory=dict)
 
     def configurations(self) -> list[tuple[str, EngineSpec]]:
@@ -125,7 +126,7 @@ class WorkloadEntry(BaseModel):
     """Models to run it on; all of the experiment's where absent."""
     engines: tuple[str, ...] | None = None
     """Engine names to run it on; all where absent."""
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The experiment's where absent."""
 
     def resolve(self) -> tuple[Family, Parameters]:
@@ -201,7 +202,7 @@ def _read(path: Path, depth: int = 0) -> dict[str, Any]:
         raise UsageError(f"{path}: no such file; `hitparity list experiments` shows the ready ones") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, and numbers or nesting beyond Python's limits
         raise UsageError(f"{path}: not valid TOML: {error}") from None
     base = data.pop("extends", None)
     if base is None:
@@ -209,6 +210,10 @@ def _read(path: Path, depth: int = 0) -> dict[str, Any]:
     if not isinstance(base, str) or depth == MAX_EXTENDS:
         raise UsageError(f"{path}: `extends` takes one file name, and at most {MAX_EXTENDS} files may be chained")
     merged = _read(path.parent / base, depth + 1)
+    if (moved := os.path.relpath((path.parent / base).parent, path.parent)) != ".":
+        for workload in merged.get("workload", ()):
+            if isinstance(workload, dict) and isinstance(document := workload.get("document"), str):
+                workload["document"] = str(Path(moved) / document)
     for key, value in data.items():
         both_lists = isinstance(value, list) and isinstance(merged.get(key), list)
         merged[key] = merged[key] + value if both_lists else value

@@ -69,7 +69,7 @@ class Judge:
                     (Cause.NOVEL, max(lcp, elsewhere, start)),
                     (Cause.NAMESPACE, max(lcp, start)),
                     (Cause.LAST_TOKEN, cap),
-                    (Cause.UNEXPLAINED, start),
+                    (Cause.NO_LAW, start),
                 ],
             )
         return Judgement(lcp, expectation, ledger, findings)
@@ -87,6 +87,10 @@ def _findings(
     cap = length - 1 if facts.caps_last_token else length
     if reply.prompt_len != length:
         note(FindingKind.PROMPT_MISCOUNT, f"{length} tokens sent, the engine counted {reply.prompt_len}")
+    if wrong := [token_id for token_id in reply.output_ids if not 0 <= token_id < facts.vocab_size]:
+        note(
+            FindingKind.OUT_OF_RANGE, f"generated token {wrong[0]} lies outside the vocabulary [0, {facts.vocab_size})"
+        )
     for name, value, source in (("hit", hit, reply.hit_source), ("start", start, reply.position_source)):
         if value is not None and not 0 <= value <= cap:
             note(FindingKind.OUT_OF_RANGE, f"{name} {value} ({source}) lies outside [0, {cap}]")

@@ -13,6 +13,8 @@ from vocabulary.errors import UsageError
 from workloads.families.base import Parameters
 from workloads.registry import Family
 
+MAX_SLUG = 80
+"""Longest part of a folder name; longer labels are cut, and numbered where that makes them equal."""
 ONLY_KEYS = ("engine", "label", "model", "workload")
 
 
@@ -65,23 +67,24 @@ def plan(experiment: Experiment, only: Sequence[str] = ()) -> tuple[Group, ...]:
         workloads.append((entry, PlannedWorkload(name, family, parameters, seed)))
     groups = []
     ids: set[str] = set()
+    group_ids: set[str] = set()
     labels: set[str] = set()
     for engine in experiment.engine:
         for chosen, spec in engine.configurations():
             label = _unique(chosen, labels, " ")
             for model in experiment.models:
+                group_id = _unique(_slug(f"{label}--{Path(model).name}"), group_ids)
                 cells = []
                 for entry, workload in workloads:
-                    facts = {"engine": engine.name, "label": label, "model": model, "workload": workload.name}
-                    if (
-                        model in (entry.models or experiment.models)
-                        and engine.name in (entry.engines or (engine.name,))
-                        and all(facts[key] == value for key, value in wanted)
+                    if model in (entry.models or experiment.models) and engine.name in (
+                        entry.engines or (engine.name,)
                     ):
-                        cell_id = _unique(_slug(f"{label}--{Path(model).name}--{workload.name}"), ids)
-                        cells.append(Cell(cell_id, label, model, workload))
+                        # Every cell has its id before any is left out: a filter must not rename the others.
+                        cell = Cell(_unique(f"{group_id}--{_slug(workload.name)}", ids), label, model, workload)
+                        facts = {"engine": engine.name, "label": label, "model": model, "workload": workload.name}
+                        if all(facts[key] == value for key, value in wanted):
+                            cells.append(cell)
                 if cells:
-                    group_id = _slug(f"{label}--{Path(model).name}")
                     groups.append(Group(group_id, label, spec, model, tuple(cells)))
     if not groups:
         raise UsageError(f"nothing to run: no cell matches {' '.join(only) or 'the experiment'}")
@@ -96,7 +99,7 @@ def _filter(text: str) -> tuple[str, str]:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._@-]+", "-", text).strip("-.")
+    return re.sub(r"[^A-Za-z0-9._@-]+", "-", text).strip("-.")[:MAX_SLUG] or "x"
 
 
 def _unique(name: str, taken: set[str], separator: str = "-") -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vocabulary.engine import Fidelity, Mode
+from vocabulary.errors import ExitCode
 from vocabulary.ledger import Cause, Interval, Ledger
 
 REQUEST_SCHEMA: Literal["hitparity.request/1"] = "hitparity.request/1"
@@ -136,7 +137,8 @@ class RequestRecord(_Record):
     position_source: str
     """Where `position_start` was observed; "none" where the engine shows it nowhere."""
     tail_len: int | None
-    """Prompt tokens computed: `prompt_len - position_start` (or `- hit_len` where no start is shown)."""
+    """Prompt tokens computed: `prompt_len - position_start` (or `- hit_len` where no start is shown); null where the
+    ledger is empty."""
     steps: tuple[tuple[int, int], ...] | None
     """Prefill steps as half-open spans of positions."""
     sent_ns: int
@@ -154,7 +156,7 @@ class RequestRecord(_Record):
     expected_position_start: int | None
     """Start by the law."""
     ledger: tuple[Entry, ...]
-    """Partition of `[0, prompt_len)`; empty only where neither hit nor start is known."""
+    """Partition of `[0, prompt_len)`; empty where neither hit nor start is known, or one of them is impossible."""
     junction: int | None
     """Boundary that only the next sibling can use, by the law."""
     findings: tuple[Finding, ...] = ()
@@ -200,6 +202,8 @@ class CellManifest(_Record):
     """How the cell ended."""
     why: str
     """Reason of an interruption or failure; empty for a complete cell."""
+    exit_code: ExitCode
+    """Exit code that this cell alone gives a run; 0 for a complete cell without findings."""
     valid: bool
     """False: the numbers must not be used for verdicts; `findings` say why."""
     findings: tuple[Finding, ...]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +20,7 @@ from checkpoints.text import encode
 from harness.cell import CellOutcome, CellRun
 from harness.experiment import Experiment
 from harness.interrupt import Interrupt
+from harness.judge import Judge
 from harness.machine import hitparity_version, machine_facts
 from harness.plan import Cell, Group
 from harness.records import CellManifest, CellStatus, FindingKind, RequestRecord, RunManifest
@@ -25,6 +29,8 @@ from harness.store import (
     REQUESTS_FILE,
     RUN_FILE,
     RequestLog,
+    Run,
+    RunLock,
     completed,
     latest_run,
     load_run,
@@ -38,6 +44,14 @@ from workloads.source import TokenSource
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+TRACEBACK_FILE = "traceback.txt"
+GRAVEST_FIRST = (
+    ExitCode.INTERRUPTED,
+    ExitCode.UNAVAILABLE,
+    ExitCode.USAGE,
+    ExitCode.FINDINGS,
+    ExitCode.INCONCLUSIVE,
+)
 INCONCLUSIVE = frozenset({FindingKind.COLD_DIFFERS, FindingKind.NO_WARM_HIT})
 """Findings that say nothing against the engine's lookup, but leave a question open."""
 
@@ -61,79 +75,108 @@ def open_run(experiment: Experiment, source: Path, groups: Sequence[Group], resu
     Raises UsageError when there is nothing to resume or the experiment has changed since.
     """
     home = results / experiment.name
+    digest = _digest(experiment, source)
+    cells = tuple(cell.id for group in groups for cell in group.cells)
     if resume:
         folder = latest_run(home)
         if folder is None:
             raise UsageError(f"{home}: no run to resume; run without --resume first")
         earlier = load_run(folder).manifest
-        if earlier.experiment_digest != experiment.digest:
-            raise UsageError(f"{source} has changed since {folder} was made; run without --resume")
+        if earlier.experiment_digest != digest:
+            raise UsageError(
+                f"{source} or a document it names has changed since {folder} was made; run without --resume"
+            )
+        more = tuple(cell for cell in cells if cell not in earlier.cells)
+        if more:
+            write_manifest(folder / RUN_FILE, earlier.model_copy(update={"cells": earlier.cells + more}))
         return folder
     stamp = datetime.datetime.now(datetime.UTC)
     folder = _new_folder(home, stamp.strftime("%Y%m%dT%H%M%SZ"))
     manifest = RunManifest(
         experiment=experiment.name,
-        experiment_digest=experiment.digest,
+        experiment_digest=digest,
         configuration=experiment.model_dump(mode="json", exclude={"engine": {"__all__": {"environment"}}}),
         hitparity=hitparity_version(),
         started=stamp.isoformat(timespec="seconds"),
         machine=machine_facts(),
-        cells=tuple(cell.id for group in groups for cell in group.cells),
+        cells=cells,
     )
     write_manifest(folder / RUN_FILE, manifest)
     return folder
 
 
+def exit_code(run: Run, *, interrupted: bool = False) -> ExitCode:
+    """The gravest thing that happened in a run, whichever invocation measured it."""
+    codes = {cell.exit_code for cell in run.cells}
+    if any(request.findings for request in run.requests):
+        codes.add(ExitCode.FINDINGS)
+    if interrupted:
+        codes.add(ExitCode.INTERRUPTED)
+    return next((code for code in GRAVEST_FIRST if code in codes), ExitCode.CLEAN)
+
+
 class Runner:
-    """Runs the groups of one run folder; `exit_code` says how it went."""
+    """Runs the groups of one run folder."""
 
     def __init__(self, experiment: Experiment, source: Path, folder: Path, progress: Progress) -> None:
         self._experiment, self._source, self._folder, self._progress = experiment, source, folder, progress
-        self._codes: set[ExitCode] = set()
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The gravest thing that happened."""
-        order = (ExitCode.INTERRUPTED, ExitCode.UNAVAILABLE, ExitCode.USAGE, ExitCode.FINDINGS, ExitCode.INCONCLUSIVE)
-        return next((code for code in order if code in self._codes), ExitCode.CLEAN)
 
     def run(self, groups: Sequence[Group]) -> ExitCode:
         """Run every cell that is not complete; an interruption ends the run with what was measured kept."""
+        interrupted = False
         try:
-            with Interrupt() as interrupt:
+            with RunLock(self._folder), Interrupt() as interrupt:
                 for group in groups:
                     todo = [cell for cell in group.cells if not completed(self._folder, cell.id)]
                     if todo:
                         self._progress.group(group, len(todo))
                         self._run_group(group, todo, interrupt)
         except KeyboardInterrupt:
-            self._codes.add(ExitCode.INTERRUPTED)
-        return self.exit_code
+            interrupted = True
+        return exit_code(load_run(self._folder), interrupted=interrupted)
 
     def _run_group(self, group: Group, cells: Sequence[Cell], interrupt: Interrupt) -> None:
         """Start the engine, run the cells; an engine that dies is started again for the cells after it."""
         engine: Engine | None = None
         left = list(cells)
-        try:
-            model = open_model(group.model, self._source)
-            log_folder = self._folder / group.log_folder
+        log_folder = self._folder / group.log_folder
+        with writable(log_folder):
             log_folder.mkdir(parents=True, exist_ok=True)
+        try:
+            model = self._model_of(group)
             while left:
                 if engine is None:
                     engine = adapter_for(group.spec.engine).start(group.spec, model, log_folder)
-                if not self._run_cell(group, left[0], engine, model, interrupt):
+                    judge = Judge(engine.facts)
+                if not self._run_cell(group, left[0], engine, judge, model, interrupt):
                     engine.close()
                     engine = None
                 left.pop(0)
         except HitparityError as error:
-            self._codes.add(error.exit_code)
             for cell in left:
-                self._end(group, cell, CellStatus.FAILED, str(error))
+                self._end(group, cell, CellStatus.FAILED, str(error), code=error.exit_code)
+        except Exception:  # noqa: BLE001  (a surprise in one engine must not cost the others their results)
+            (log_folder / TRACEBACK_FILE).write_text(traceback.format_exc(), encoding="utf-8")
+            why = f"an error inside hitparity, please report it: {group.log_folder}/{TRACEBACK_FILE} has the traceback"
+            for cell in left:
+                self._end(group, cell, CellStatus.FAILED, why, code=ExitCode.UNAVAILABLE)
         finally:
             if engine is not None:
                 engine.close()
 
-    def _run_cell(self, group: Group, cell: Cell, engine: Engine, model: Checkpoint, interrupt: Interrupt) -> bool:
+    def _model_of(self, group: Group) -> Checkpoint:
+        """The group's model; UsageError when earlier cells of this run used other weights under its name."""
+        model = open_model(group.model, self._source)
+        for cell in load_run(self._folder).cells:
+            if cell.model == group.model and cell.model_fingerprint not in ("", model.fingerprint):
+                raise UsageError(
+                    f"model {group.model!r} has other weights than when this run began; run without --resume"
+                )
+        return model
+
+    def _run_cell(
+        self, group: Group, cell: Cell, engine: Engine, judge: Judge, model: Checkpoint, interrupt: Interrupt
+    ) -> bool:
         """Run one cell and write its manifest; False when the engine cannot serve another."""
         source = TokenSource(
             cell.workload.seed,
@@ -143,28 +186,26 @@ class Runner:
             encode=lambda text: encode(model, text),
             read_text=self._read_text,
         )
-        status, why, outcome = CellStatus.COMPLETE, "", None
         try:
             with RequestLog(self._folder / cell.id) as log:
                 run = CellRun(
                     engine,
+                    judge,
                     cell,
                     self._experiment.checks,
                     log=log,
                     interrupt=interrupt,
-                    on_request=lambda record: self._note(cell, record),
+                    on_request=lambda record: self._progress.request(cell, record),
                 )
                 outcome = run.run(source)
         except KeyboardInterrupt:
-            self._end(group, cell, CellStatus.INTERRUPTED, "interrupted by a signal", engine=engine, model=model)
+            why = "interrupted by a signal"
+            self._end(group, cell, CellStatus.INTERRUPTED, why, engine=engine, model=model, code=ExitCode.INTERRUPTED)
             raise
         except HitparityError as error:
-            status, why = CellStatus.FAILED, str(error)
-            self._codes.add(error.exit_code)
-            if isinstance(error, EngineFailed):
-                self._end(group, cell, status, why, engine=engine, model=model)
-                return False
-        self._end(group, cell, status, why, engine=engine, model=model, outcome=outcome)
+            self._end(group, cell, CellStatus.FAILED, str(error), engine=engine, model=model, code=error.exit_code)
+            return not isinstance(error, EngineFailed)
+        self._end(group, cell, CellStatus.COMPLETE, "", engine=engine, model=model, outcome=outcome)
         return True
 
     def _end(
@@ -177,17 +218,17 @@ class Runner:
         engine: Engine | None = None,
         model: Checkpoint | None = None,
         outcome: CellOutcome | None = None,
+        code: ExitCode = ExitCode.CLEAN,
     ) -> None:
         """Write the cell's manifest and tell the caller."""
         findings = outcome.findings if outcome else ()
-        self._codes.update(
-            ExitCode.INCONCLUSIVE if finding.kind in INCONCLUSIVE else ExitCode.FINDINGS for finding in findings
-        )
+        codes = {code} | {ExitCode.INCONCLUSIVE if f.kind in INCONCLUSIVE else ExitCode.FINDINGS for f in findings}
         requests = self._folder / cell.id / REQUESTS_FILE
         manifest = CellManifest(
             cell=cell.id,
             status=status,
             why=why,
+            exit_code=next(each for each in (*GRAVEST_FIRST, ExitCode.CLEAN) if each in codes),
             valid=outcome is not None and outcome.valid,
             findings=findings,
             engine=group.spec.engine,
@@ -207,18 +248,23 @@ class Runner:
         write_manifest(self._folder / cell.id / CELL_FILE, manifest)
         self._progress.cell(cell, manifest)
 
-    def _note(self, cell: Cell, record: RequestRecord) -> None:
-        if record.findings:
-            self._codes.add(ExitCode.FINDINGS)
-        self._progress.request(cell, record)
-
     def _read_text(self, name: str) -> str:
-        """A text file that a workload names, relative to the experiment file."""
-        path = self._source.parent / name
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{self._source}: document {name!r} cannot be read: {error}") from None
+        return read_document(self._source, name)
+
+
+def read_document(source: Path, name: str) -> str:
+    """A text file that a workload names, relative to the experiment file."""
+    try:
+        return (source.parent / name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{source}: document {name!r} cannot be read: {error}") from None
+
+
+def _digest(experiment: Experiment, source: Path) -> str:
+    """Of the experiment and of every document it names; reads them, so that a missing one is seen at once."""
+    documents = [getattr(entry.resolve()[1], "document", None) for entry in experiment.workload]
+    texts = [read_document(source, name) for name in documents if isinstance(name, str)]
+    return hashlib.sha256(json.dumps([experiment.digest, *texts]).encode()).hexdigest()
 
 
 def open_model(name: str, source: Path) -> Checkpoint:
@@ -242,7 +288,7 @@ def _plain(value: DataclassInstance) -> dict[str, Any]:
 def _new_folder(home: Path, stamp: str) -> Path:
     """`home/stamp`, or the first free `stamp-N` when two runs start within a second."""
     for number in range(1, 1000):
-        folder = home / (stamp if number == 1 else f"{stamp}-{number}")
+        folder = home / (stamp if number == 1 else f"{stamp}-{number:03d}")
         with writable(folder):
             try:
                 folder.mkdir(parents=True)

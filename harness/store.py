@@ -6,6 +6,7 @@ file, fsync, rename). An interrupted cell's lines are kept beside the new ones w
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def write_manifest(path: Path, record: BaseModel) -> None:
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+        temporary.replace(path)
 
 
 class RequestLog:
@@ -95,6 +96,27 @@ class writable:  # noqa: N801  (reads as a statement: with writable(path): ...)
                 f"{self._path}: cannot be written: {error.strerror or error}; what was measured so far is kept. "
                 f"Free space or choose another folder with --results DIR, then run again with --resume"
             ) from None
+
+
+class RunLock:
+    """One writer per run folder; UsageError when another process is writing into it."""
+
+    def __init__(self, folder: Path) -> None:
+        with writable(folder):
+            self._file = (folder / ".lock").open("w", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise UsageError(f"{folder}: another process is writing into this run; wait until it has ended") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
 
 
 def completed(folder: Path, cell: str) -> bool:

@@ -26,13 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from vocabulary.engine import TokenRequest
+from vocabulary.errors import LawDoesNotCover
 from vocabulary.ledger import Cause, Ledger
 
 Ids = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int64]
 
 
-class PoolExhausted(Exception):
+class PoolExhausted(LawDoesNotCover):
     """No free or evictable memory is left for this request; it has to wait for others to finish."""
 
 

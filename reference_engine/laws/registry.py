@@ -33,8 +33,8 @@ def _vllm(version: str) -> LawEntry:
         return VllmFullAttention(
             version,
             block,
-            enable_prefix_caching=bool(options.get("enable_prefix_caching", True)),
-            num_blocks=_pages(pool_tokens, block, options.get("num_blocks")),
+            enable_prefix_caching=_flag(options, "enable_prefix_caching", default=True),
+            num_blocks=_pages(pool_tokens, block, options, "num_blocks"),
         )
 
     return LawEntry(
@@ -51,8 +51,8 @@ def _sglang(version: str) -> LawEntry:
         return SglangFullAttention(
             version,
             page,
-            disable_radix_cache=bool(options.get("disable_radix_cache", False)),
-            num_pages=_pages(pool_tokens, page, options.get("num_pages")),
+            disable_radix_cache=_flag(options, "disable_radix_cache", default=False),
+            num_pages=_pages(pool_tokens, page, options, "num_pages"),
         )
 
     return LawEntry(
@@ -68,8 +68,8 @@ def _llama_cpp() -> LawEntry:
         slots = _positive(options, "n_parallel", 1)
         return LlamaCppServer(
             n_parallel=slots,
-            slot_prompt_similarity=options.get("slot_prompt_similarity", 0.1),
-            n_ctx_slot=_pages(pool_tokens, slots, options.get("n_ctx_slot")),
+            slot_prompt_similarity=_share(options, "slot_prompt_similarity", 0.1),
+            n_ctx_slot=_pages(pool_tokens, slots, options, "n_ctx_slot"),
         )
 
     return LawEntry(
@@ -82,7 +82,7 @@ def _llama_cpp() -> LawEntry:
 
 def _llama_cpp_python() -> LawEntry:
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        return LlamaCppPython(n_ctx=_pages(pool_tokens, 1, options.get("n_ctx")))
+        return LlamaCppPython(n_ctx=_pages(pool_tokens, 1, options, "n_ctx"))
 
     return LawEntry(LlamaCppPython.id, "every position kept", ("n_ctx",), build)
 
@@ -120,5 +120,22 @@ def _positive(options: Mapping[str, Any], key: str, default: int) -> int:
     return value
 
 
-def _pages(pool_tokens: int | None, page_size: int, pages: int | None) -> int | None:
-    return pages if pool_tokens is None else pool_tokens // page_size
+def _flag(options: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = options.get(key, default)
+    if not isinstance(value, bool):
+        raise LawDoesNotCover(f"{key} = {value!r}: true or false is needed")
+    return value
+
+
+def _share(options: Mapping[str, Any], key: str, default: float) -> float:
+    value = options.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise LawDoesNotCover(f"{key} = {value!r}: a number from 0 to 1 is needed")
+    return float(value)
+
+
+def _pages(pool_tokens: int | None, page_size: int, options: Mapping[str, Any], key: str) -> int | None:
+    """Pages of the reference engine's pool, else those the options name; None: unbounded."""
+    if pool_tokens is not None:
+        return pool_tokens // page_size
+    return None if options.get(key) is None else _positive(options, key, 1)

@@ -16,12 +16,14 @@ from pydantic import TypeAdapter
 from harness.cell import CellOutcome, CellRun
 from harness.experiment import Checks
 from harness.interrupt import Interrupt
+from harness.judge import Judge
 from harness.plan import Cell, PlannedWorkload
 from harness.records import CellManifest, CellStatus, RunManifest
 from harness.store import CELL_FILE, RUN_FILE, RequestLog, Run, load_run, write_manifest
 from reference_engine.laws.history import common_prefix
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Fidelity, Mode, Reply, TokenRequest
+from vocabulary.errors import ExitCode
 from workloads.registry import FAMILIES
 from workloads.source import TokenSource
 
@@ -188,6 +190,7 @@ def _cell(played: Played, cell: Cell, facts: EngineFacts, outcome: CellOutcome, 
         cell=cell.id,
         status=CellStatus.COMPLETE,
         why="",
+        exit_code=ExitCode.CLEAN,
         valid=outcome.valid,
         findings=outcome.findings,
         engine=played.engine,
@@ -210,6 +213,7 @@ def _failed(cell: str, label: str, model: str, workload: str) -> CellManifest:
         cell=cell,
         status=CellStatus.FAILED,
         why="the server ended with status 1 before it was ready",
+        exit_code=ExitCode.UNAVAILABLE,
         valid=False,
         findings=(),
         engine="vllm",
@@ -228,4 +232,5 @@ def _failed(cell: str, label: str, model: str, workload: str) -> CellManifest:
 
 
 def _run(engine: PlayedEngine, cell: Cell, checks: Checks, log: RequestLog, source: TokenSource) -> CellOutcome:
-    return CellRun(engine, cell, checks, log=log, interrupt=Interrupt(), on_request=lambda _: None).run(source)
+    run = CellRun(engine, Judge(engine.facts), cell, checks, log=log, interrupt=Interrupt(), on_request=lambda _: None)
+    return run.run(source)

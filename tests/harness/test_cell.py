@@ -14,6 +14,7 @@ from checkpoints import Checkpoint
 from harness.cell import CellOutcome, CellRun
 from harness.experiment import Checks
 from harness.interrupt import Interrupt
+from harness.judge import Judge
 from harness.plan import Cell, PlannedWorkload
 from harness.records import FindingKind, RequestRecord, Role
 from harness.store import RequestLog
@@ -39,6 +40,7 @@ def run_cell(tmp_path: Path, checkpoint: Callable[[str], Checkpoint]) -> Callabl
         with Interrupt() as interrupt, RequestLog(tmp_path / "cell") as log:
             cell = CellRun(
                 lying,
+                Judge(lying.facts),
                 Cell("cell", "liar", "tiny-qwen3", workload),
                 checks or Checks(),
                 log=log,
