@@ -1,7 +1,7 @@
 """HTTP to an engine: JSON bodies, server-sent events, and timestamps taken at the socket.
 
-The standard library's `http.client` on one kept connection: it adds the least time of its own to a
-time to first token (benchmarks/client_floor.py measures it).
+The standard library's `http.client`: it adds the least time of its own to a time to first token
+(benchmarks/client_floor.py measures it).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import io
 import json
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -28,10 +27,12 @@ MAX_LINE_BYTES = 8 << 20
 
 
 class HttpClient:
-    """One kept connection to `base_url`; used by one thread at a time.
+    """Exchanges with the server at `base_url`; used by one thread at a time.
 
     `timeout_s` bounds a whole exchange, from connecting to the last byte of the reply. No request is ever sent
-    twice: a server that read the first copy would answer the second from its cache.
+    twice, since a server that read the first copy would answer the second from its cache. So no connection is kept
+    either: llama-server b11549 closes some right behind a streamed reply, and whether it read a request that
+    crosses its closing cannot be known.
     """
 
     def __init__(self, engine: str, base_url: str, *, timeout_s: float, api_key: str | None = None) -> None:
@@ -43,7 +44,7 @@ class HttpClient:
         self._connection = kind(parts.hostname or "", parts.port)
         self._deadline = 0.0
         self._connection.response_class = _response_class(self._remaining_s)
-        self._headers = {"Content-Type": "application/json"}
+        self._headers = {"Content-Type": "application/json", "Connection": "close"}
         if api_key:
             if not (api_key.isascii() and api_key.isprintable()):
                 raise UsageError(f"{engine}: the API key holds control or non-ASCII characters; check where it is set")
@@ -94,17 +95,13 @@ class HttpClient:
             self._leave(response)
 
     def close(self) -> None:
-        """Drop the connection; the next call opens a new one."""
+        """Drop the connection of an exchange that has not ended."""
         self._connection.close()
 
     def _exchange(self, method: str, path: str, body: Any) -> http.client.HTTPResponse:
         payload = None if body is None else json.dumps(body).encode()
         self._deadline = time.monotonic() + self._timeout_s
-        if (kept := self._connection.sock) is not None:
-            if select.select([kept], [], [], 0)[0]:  # an idle connection has only its end to read
-                self.close()
-            else:
-                kept.settimeout(self._timeout_s)
+        self.close()
         self._connection.timeout = self._timeout_s
         try:
             self._connection.request(method, self._prefix + path, payload, self._headers)
@@ -131,10 +128,8 @@ class HttpClient:
         return body
 
     def _leave(self, response: http.client.HTTPResponse) -> None:
-        """Keep the connection only behind a reply that was read to its end."""
-        if not response.isclosed():
-            response.close()
-            self.close()
+        response.close()
+        self.close()
 
     def _failure(self, request: str, what: str, error: Exception) -> EngineFailed:
         if isinstance(error, TimeoutError) and error.errno is None:  # ours, not the network's ETIMEDOUT
