@@ -165,8 +165,9 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", ExitCode.INTERRUPTED)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader had enough, as `head` does; records and report are written by then
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.CLEAN)
 
 
 def _fail(message: str, code: ExitCode) -> None:
