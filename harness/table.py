@@ -18,7 +18,9 @@ from harness.wording import UNKNOWN, count, is_marked, is_unusable, ledger_items
 from vocabulary.engine import Fidelity
 
 MIN_WIDTH = 80
-"""Characters below which rich would cut numbers; a narrower terminal wraps or scrolls what is printed at this width."""
+"""Characters; a narrower terminal wraps or scrolls what is printed at this width."""
+MIN_NAME = 11
+"""Characters of a column of names; longer ones fold."""
 MATRIX_ROWS = 60
 """Workloads with more requests are shown as sends x engines."""
 MATRIX_WIDTH = 80
@@ -26,9 +28,11 @@ MATRIX_WIDTH = 80
 PREDICTED, EMULATED, MARK = "~", "^", "!"
 
 
-def widened(console: Console) -> Console:
-    """The same console, at least `MIN_WIDTH` wide, so that no number of a table is ever cut."""
-    console.width = max(console.width, MIN_WIDTH)
+def widened(console: Console, tables: Sequence[RenderableType]) -> Console:
+    """The same console, wide enough for every number and name of the tables: rich cuts or drops what does not fit."""
+    unlimited = console.options.update(max_width=10_000)
+    needed = (Measurement.get(console, unlimited, table).minimum for table in tables)
+    console.width = max(console.width, MIN_WIDTH, *needed)
     return console
 
 
@@ -42,7 +46,7 @@ def run_tables(
     """One table per workload and model, then the summary per engine configuration, then what is wrong.
 
     `planned` holds the IDs of all cells of the run, so that those that never ran are told too. Print on
-    a `widened` console.
+    a console `widened` for them.
 
     `full` shows every request, sentinels and controls included; otherwise long workloads are shown as a
     matrix of hits. Made for 100 columns; colour repeats what marks say and is never needed.
@@ -65,9 +69,9 @@ def run_tables(
 def _requests(view: WorkloadView) -> RenderableType:
     """One request a row, the engines of one send together."""
     table = _table(view.title)
-    table.add_column("send", overflow="fold", max_width=16)
+    table.add_column("send", overflow="fold", min_width=MIN_NAME, max_width=16)
     _add_numbers(table, "L", "P")
-    table.add_column("engine", overflow="fold", max_width=24)
+    table.add_column("engine", overflow="fold", min_width=MIN_NAME, max_width=24)
     _add_numbers(table, "hit", "start", "tail", "TTFT")
     table.add_column("ledger", ratio=1, min_width=20)
     for send in view.sends:
@@ -119,12 +123,15 @@ def _summary(summaries: Sequence[EngineSummary]) -> RenderableType:
     several = len({summary.model for summary in summaries}) > 1
     table = _table("Summary")
     if several:
-        table.add_column("model", overflow="fold", max_width=12)
-    table.add_column("engine", overflow="fold", min_width=16, max_width=20 if several else 24)
-    _add_numbers(table, "requests", "prompt\ntokens", "reused", "share", "unex-\nplained", "cold\nTTFT", "warm\nTTFT")
-    table.add_column("findings", overflow="fold", max_width=14)
-    table.add_column("law", overflow="fold", max_width=14)
-    for s in summaries:
+        _add_names(table, "model", [s.model for s in summaries], 12)
+    table.add_column("engine", overflow="fold", min_width=16, max_width=24)
+    _add_numbers(table, "re-\nquests", "prompt\ntokens", "reused")
+    table.add_column("share", justify="right", no_wrap=True, min_width=len("100.0 %"))
+    _add_numbers(table, "unex-\nplained", "cold\nTTFT", "warm\nTTFT")
+    found = [", ".join(f"{n} {kind.value}" for kind, n in sorted(s.findings.items())) or "none" for s in summaries]
+    _add_names(table, "findings", found, MIN_NAME)
+    _add_names(table, "law", [s.law for s in summaries], MIN_NAME)
+    for s, kinds in zip(summaries, found, strict=True):
         row = [
             *([s.model] if several else []),
             s.label,
@@ -135,7 +142,7 @@ def _summary(summaries: Sequence[EngineSummary]) -> RenderableType:
             count(s.unexplained),
             milliseconds(s.cold_ns),
             milliseconds(s.warm_ns),
-            ", ".join(f"{n} {kind.value}" for kind, n in sorted(s.findings.items())) or "none",
+            kinds,
             s.law,
         ]
         table.add_row(*(Text(cell) for cell in row), style="yellow" if s.findings else "")
@@ -175,6 +182,11 @@ def _table(title: str) -> Table:
 def _add_numbers(table: Table, *names: str) -> None:
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
+
+
+def _add_names(table: Table, heading: str, names: Sequence[str], most: int) -> None:
+    """A column of fixed width: rich narrows others down to nothing."""
+    table.add_column(heading, overflow="fold", width=min(max(map(len, [heading, *names])), most))
 
 
 def _engine(request: RequestRecord) -> Text:

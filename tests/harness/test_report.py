@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_causes_add_up_to_the_prompts(run: Run, report: str) -> None:
 def test_what_is_not_explained_is_said(report: str) -> None:
     found = part(report, "What is not explained")
     assert "vllm forgetful on tiny-qwen3: 1024 tokens" in found
-    assert "llama.cpp on tiny-qwen3: 2051 tokens (no law covers this configuration" in found
+    assert "llama.cpp on tiny-qwen3: 2051 tokens that no law covers; nothing is claimed about them" in found
     assert "silent on tiny-qwen3: 94 of 94 requests showed neither hit nor start" in found
     assert "failed after 0 requests" in found
 
@@ -151,9 +152,23 @@ def test_two_models_get_figures_of_their_own(tmp_path: Path) -> None:
     assert names == ["staircase.svg", "ledger-ladder-one.svg", "staircase-ladder-two.svg", "ledger-ladder-two.svg"]
 
 
+def test_cells_that_never_ran_are_on_the_first_screen(tmp_path: Path) -> None:
+    run = sample_run(tmp_path, [VLLM], ["changed"], failed=["sglang"])
+    cells = (*run.manifest.cells, "cell-9")
+    run = replace(run, manifest=run.manifest.model_copy(update={"cells": cells}))
+    report = write_report(run)[0].read_text(encoding="utf-8")
+    first = report.split("\n## ", 1)[0]
+    assert "2 of 3 planned cells not run or unfinished" in first
+    assert "\n\n- sglang, changed on tiny-qwen3: failed after 0 requests: the server ended with status 1" in first
+    assert "\n- cell-9: not run\n" in first
+    assert "Nothing: every" not in report
+
+
 def test_a_run_in_which_nothing_started_has_a_report(tmp_path: Path) -> None:
     report = write_report(sample_run(tmp_path, [], failed=["vllm"]))[0].read_text(encoding="utf-8")
     assert "No request was answered." in report
+    assert "nothing was measured" in report
+    assert "Nothing: every" not in report
     assert "the server ended with status 1" in report
 
 
