@@ -57,7 +57,7 @@ def run(
     from harness.catalogue import find_experiment
     from harness.report import write_report
     from harness.runner import Runner, open_run
-    from harness.table import run_tables
+    from harness.table import run_tables, widened
 
     path = find_experiment(experiment)
     loaded = load_experiment(path)
@@ -73,8 +73,9 @@ def run(
         progress.stop()
     done = load_run(folder)
     written = write_report(done, folder / "report")
-    console = _console()
-    for table in run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells):
+    tables = run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells)
+    console = widened(_console(), tables)
+    for table in tables:
         console.print(table)
     console.print(f"records: {escape(str(folder))}", soft_wrap=True)
     console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
@@ -89,14 +90,15 @@ def report(
 ) -> None:
     """Print a run's tables again and write its Markdown report and figures."""
     from harness.report import write_report
-    from harness.table import run_tables
+    from harness.table import run_tables, widened
 
     done = load_run(run_folder)
     written = write_report(done, out or run_folder / "report")
-    console = _console()
+    tables = run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells)
+    console = widened(_console(), tables)
     for remark in done.remarks:
         console.print(escape(remark), soft_wrap=True)
-    for table in run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells):
+    for table in tables:
         console.print(table)
     console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
 
