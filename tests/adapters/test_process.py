@@ -99,13 +99,16 @@ def test_stop_reaches_a_child_that_ignores_sigterm(tmp_path: Path, monkeypatch: 
 
 
 def test_an_interrupt_while_stopping_still_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.sleep
+
     def interrupt(_: float) -> None:
+        monkeypatch.setattr("adapters.process.time.sleep", real)
         raise KeyboardInterrupt
 
     process = start(tmp_path, sys.executable, "-c", PARENT_AND_CHILD)
     child = int(wait_for(tmp_path / "engine.log"))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("adapters.process.time.sleep", interrupt)
+    monkeypatch.setattr("adapters.process.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
         process.stop()
     deadline = time.monotonic() + 10
     while alive(child) and time.monotonic() < deadline:
