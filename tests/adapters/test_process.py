@@ -23,9 +23,8 @@ from vocabulary.errors import EngineFailed, EngineUnavailable
 
 PARENT_AND_CHILD = """
 import subprocess, sys, time
-stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-child = subprocess.Popen([sys.executable, "-c", stubborn])
-print(child.pid, flush=True)
+stubborn = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True)"
+subprocess.Popen([sys.executable, "-c", stubborn + "; time.sleep(60)"])
 time.sleep(60)
 """
 KILLED_HARNESS = """
