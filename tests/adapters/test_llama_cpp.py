@@ -216,7 +216,9 @@ def test_attach_reads_positions_from_the_reply(
         replies = [ask(engine, ids) for ids in (A, B, B2)]
         assert [(reply.hit_len, reply.position_start) for reply in replies] == [(0, 0), (1026, 1026), (17, 17)]
         assert replies[0].position_source.startswith("prompt_progress")
-    assert hits(one_slot, B2) == [1037]  # closing an attached engine leaves the server running
+    # Closing an attached engine leaves the server running. Its log now holds the attached engine's requests too, so the
+    # launched engine could take an older line for this request's start.
+    assert ask(one_slot, B2).hit_len == 1037
     stated = LlamaCppOptions(cache_ram_mib=0, n_cache_reuse=0, slot_prompt_similarity=0.1)
     with started(replace(spec, options=stated), model, tmp_path) as engine:
         assert engine.facts.law == "llama.cpp"
