@@ -37,7 +37,7 @@ from vocabulary.errors import UsageError
 from vocabulary.ledger import Cause
 
 REPORT = "report.md"
-STAIRS = 3
+STAIRS = 4
 """Repeated lengths that make a staircase."""
 _FACTS = TypeAdapter(EngineFacts)
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$&#])|(?<![A-Za-z0-9])(_)|(_)(?![A-Za-z0-9])")
