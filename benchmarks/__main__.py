@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import client_floor, overhead, ttft
+from benchmarks.page import write_page
 from harness.machine import machine_facts
 
 BENCHMARKS = {"client_floor": client_floor.measure, "overhead": overhead.measure, "ttft": ttft.measure}
@@ -29,6 +30,7 @@ def main() -> int:
         print(f"\n{name}")
         for row in rows:
             print("  " + "  ".join(f"{key}={value}" for key, value in row.items()))
+        write_page(RESULTS)
     return 0
 
 

@@ -1,0 +1,43 @@
+"""docs/measurements.md, written from benchmarks/results/*.json after every benchmark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "measurements.md"
+MEANINGS = {
+    "client_floor": "Time to first token of our HTTP client against a server that computes nothing. A TTFT near it says "
+    "nothing about an engine.",
+    "overhead": "Time per request of a cell that is not spent inside the engine: judging, hashing, writing the line, "
+    "resets. Laws answer in no time, so their rows are the harness alone.",
+    "ttft": "Cold and warm TTFT of SmolLM2-135M, 14 tokens behind the shared part, pairs interleaved, one engine at a "
+    "time; medians. The ratio of a row is the result, engines stand side by side for orientation only. `dtype` is what "
+    "the engine multiplies in; the reference engine computes bf16 weights in float32 where the CPU has no bf16 "
+    "instructions.",
+}
+
+
+def write_page(results: Path) -> None:
+    """Replace the page; benchmarks without a result are left out."""
+    lines = ["# Measurements", "", "Made by `make bench`; the machines here are shared and noisy, so read ratios.", ""]
+    for name, meaning in MEANINGS.items():
+        path = results / f"{name}.json"
+        if path.is_file():
+            document = json.loads(path.read_text(encoding="utf-8"))
+            machine = document["machine"]
+            rows = document["rows"]
+            lines += [f"## {name}", "", meaning, ""]
+            lines += [
+                f"{document['date']}, {machine['processor']} ({machine['instructions']}), {machine['cores']} cores, "
+                f"Python {machine['python']}.",
+                "",
+            ]
+            if rows:
+                heads = list(rows[0])
+                lines.append("| " + " | ".join(heads) + " |")
+                lines.append("|" + "---|" * len(heads))
+                lines += ["| " + " | ".join(str(row.get(head, "")) for head in heads) + " |" for row in rows]
+                lines.append("")
+    PAGE.write_text("\n".join(lines), encoding="utf-8")
