@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "measurements.md"
 MEANINGS = {
-    "client_floor": "Time to first token of our HTTP client against a server that computes nothing. A TTFT near it says "
-    "nothing about an engine.",
+    "client_floor": "Time to first token of our HTTP client against a server that computes nothing. A TTFT near it "
+    "says nothing about an engine.",
     "overhead": "Time per request of a cell that is not spent inside the engine: judging, hashing, writing the line, "
     "resets. Laws answer in no time, so their rows are the harness alone.",
     "ttft": "Cold and warm TTFT of SmolLM2-135M, 14 tokens behind the shared part, pairs interleaved, one engine at a "
