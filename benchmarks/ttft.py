@@ -26,7 +26,7 @@ def measure() -> list[dict[str, object]]:
     rows = []
     for (label, workload), group in groupby(probes(run.requests), key=lambda r: (r.engine_label, r.workload)):
         cell = list(group)
-        pairs = [pair for pair in zip(cell[::2], cell[1::2], strict=True) if _counts(*pair)][1:]
+        pairs = [pair for pair in zip(cell[::2], cell[1::2], strict=False) if _counts(*pair)][1:]
         if pairs:
             cold = [c.ttft_ns / 1e6 for c, _ in pairs if c.ttft_ns]
             warm = [w.ttft_ns / 1e6 for _, w in pairs if w.ttft_ns]
