@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import client_floor, overhead, ttft
 from benchmarks.page import write_page
 from harness.machine import machine_facts
 
-BENCHMARKS = {"client_floor": client_floor.measure, "overhead": overhead.measure, "ttft": ttft.measure}
+BENCHMARKS: dict[str, Callable[[], list[dict[str, object]]]] = {
+    "client_floor": client_floor.measure,
+    "overhead": overhead.measure,
+    "ttft": ttft.measure,
+}
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -11,6 +11,7 @@ itself: the weights are the same bf16 values, and in bf16 arithmetic a prompt wo
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from itertools import groupby
 
 from benchmarks.running import probes, run_of
@@ -18,10 +19,10 @@ from harness.records import RequestRecord
 from reference_engine.compute import cpu_has_bf16
 
 
-def measure() -> list[dict[str, object]]:
+def measure(only: Sequence[str] = ()) -> list[dict[str, object]]:
     """Medians in milliseconds, and the median of the paired ratios cold / warm."""
     dtypes = {} if cpu_has_bf16() else {"vllm": "float32", "sglang": "float32"}
-    run = run_of("ttft", dtypes=dtypes)
+    run = run_of("ttft", only, dtypes)
     ran_in = {cell.engine_label: cell.facts["dtype"] for cell in run.cells if cell.facts}
     rows = []
     for (label, workload), group in groupby(probes(run.requests), key=lambda r: (r.engine_label, r.workload)):
