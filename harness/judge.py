@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.records import Finding, FindingKind
 from reference_engine.laws.base import Expectation
-from reference_engine.laws.history import History
+from reference_engine.laws.parts.history import History
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Reply, TokenRequest
 from vocabulary.ledger import Cause, Ledger

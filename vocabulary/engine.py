@@ -44,6 +44,8 @@ class Feature(StrEnum):
     """Report the log-probability of the first generated token; leaves the lookup alone."""
     PROMPT_LOGPROBS = "prompt_logprobs"
     """Log-probabilities of the prompt; engines turn the lookup (partly) off for it."""
+    SKIP_LOOKUP = "skip_lookup"
+    """Compute everything and still publish it (vLLM's `skip_reading_prefix_cache`); only laws and lookups read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,12 @@ class TokenRequest:
     namespace: str | None = None
     """Cache salt; requests of different namespaces must never share."""
     features: frozenset[Feature] = frozenset()
+    lora: str | None = None
+    """Adapter as "name" or "name@path"; only laws and lookups read it."""
+    external_hit: int | None = None
+    """Tokens that an external store injects (DeepInfer); only laws read it."""
+    fork_of: str | None = None
+    """`request_id` of the live sequence this one branches from (DeepInfer); only laws read it."""
 
     @property
     def prompt_len(self) -> int:
@@ -86,6 +94,8 @@ class Reply:
     done_ns: int
     steps: tuple[Span, ...] | None
     """Prefill steps in order, as spans of prompt positions."""
+    backed_len: int | None = None
+    """Tokens below which every layer group holds what the hit claims, where the engine's own cache shows it."""
     native: Mapping[str, Any] = field(default_factory=dict)
     """The engine's own fields worth keeping, JSON values only."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reference_engine.laws.vllm import VERSIONS
+from reference_engine.laws.vllm.full import VERSIONS
 from vocabulary.errors import LawDoesNotCover
 
 

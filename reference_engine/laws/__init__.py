@@ -1,10 +1,8 @@
 """Laws: executable statements of each engine's lookup rule, by version. numpy only, no torch.
 
-base.py             the interface, as predictor and as cache manager
-history.py          everything computed since the reset: the longest common prefix any rule could reach
-block_pool.py       pages with reference counts and an eviction order (part)
-chained_blocks.py   blocks keyed by their whole prefix (part)
-page_radix.py       radix tree whose edges are whole pages (part)
-vllm.py, sglang.py, slots.py    the laws, built from the parts
-registry.py         law id and options to law
+base.py         the interface, as predictor and as cache manager
+entry.py        one registry entry, and how a law reads its options and layer groups
+parts/          what several laws are built from: history, block pool, chained blocks, page radix, ...
+vllm/, sglang/, llama_cpp/, ...   one folder per system; its `ENTRIES` are its laws
+registry.py     law id and options to law
 """

@@ -9,6 +9,7 @@ As a predictor (no pool limit unless asked for):
 As a cache manager, one request goes through
 
     lease = law.admit(request)       # look up, pin what is hit, reserve slots for the whole prompt
+    end = law.chunk_end(lease)       # how far the engine computes in one step: where states may be kept
     law.computed(lease, end)         # positions [0, end) now have KV: publish what the rule publishes
     law.append(lease, token_id)      # a generated token: reserve its slot
     law.release(lease)               # done: unpin, keep what the rule keeps
@@ -50,6 +51,13 @@ class Expectation:
     """Longest reuse each layer group alone would allow, in tokens."""
     junction: int
     """Boundary that only the next sibling can use; equal to hit_len where there is none."""
+    backed_len: int | None = None
+    """Tokens below which every layer group really holds what the hit claims; None: all of the hit.
+
+    Less than the hit: the engine computes on memory that holds something else (finding `unbacked`).
+    """
+    approximate_len: int = 0
+    """Tokens of the hit that were computed behind another prefix and moved (llama.cpp chunk shifting)."""
 
     @property
     def binding(self) -> Cause | None:
@@ -94,6 +102,10 @@ class Law(ABC):
     def admit(self, request: TokenRequest) -> Lease:
         """Look up the prompt and reserve slots for all of it; PoolExhausted (and no effect) when there is no room."""
 
+    def chunk_end(self, lease: Lease) -> int:
+        """End of the prefill step that starts at `lease.computed_len`; the prompt's end where chunks decide nothing."""
+        return lease.request.prompt_len
+
     @abstractmethod
     def computed(self, lease: Lease, end: int) -> None:
         """Positions `[0, end)` of the lease have KV now."""
@@ -117,7 +129,8 @@ class Law(ABC):
     def send(self, request: TokenRequest) -> Expectation:
         """Predict the answer to `request` and take its prompt as computed; `finish` must follow."""
         lease = self.admit(request)
-        self.computed(lease, request.prompt_len)
+        while lease.computed_len < request.prompt_len:
+            self.computed(lease, self.chunk_end(lease))
         self._sent[request.request_id] = lease
         return lease.expectation
 

@@ -20,7 +20,7 @@ from harness.judge import Judge
 from harness.plan import Cell, PlannedWorkload
 from harness.records import CellManifest, CellStatus, RunManifest
 from harness.store import CELL_FILE, RUN_FILE, RequestLog, Run, load_run, write_manifest
-from reference_engine.laws.history import common_prefix
+from reference_engine.laws.parts.history import common_prefix
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Fidelity, Mode, Reply, TokenRequest
 from vocabulary.errors import ExitCode

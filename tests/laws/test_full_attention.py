@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine.laws.base import Expectation, Law, PoolExhausted
-from reference_engine.laws.history import History
+from reference_engine.laws.parts.history import History
 from reference_engine.laws.registry import LAWS, make_law
 from vocabulary.engine import Feature, TokenRequest
 from vocabulary.errors import LawDoesNotCover, UsageError

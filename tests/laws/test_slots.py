@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine.laws.base import Expectation, Law, PoolExhausted
+from reference_engine.laws.llama_cpp.slots import LlamaCppPython, LlamaCppServer, Slot
 from reference_engine.laws.registry import make_law
-from reference_engine.laws.slots import LlamaCppPython, LlamaCppServer, Slot
 from vocabulary.engine import TokenRequest
 from vocabulary.ledger import Cause
 from workloads.families.changed import Changed, changed

@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from reference_engine.laws.base import Law, Lease, PoolExhausted, Slots
-from reference_engine.laws.full_attention import expectation, map_slots
-from reference_engine.laws.history import History
-from reference_engine.laws.page_radix import FreePages, PageRadixTree, RadixNode
+from reference_engine.laws.parts.full_attention import expectation, map_slots
+from reference_engine.laws.parts.history import History
+from reference_engine.laws.parts.page_radix import FreePages, PageRadixTree, RadixNode
 from vocabulary.engine import Feature, TokenRequest
 
 VERSIONS = ("0.5.23",)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from reference_engine.laws.base import Law, Lease, PoolExhausted
-from reference_engine.laws.block_pool import BlockPool
-from reference_engine.laws.chained_blocks import BlockKey, ChainedBlockIndex
-from reference_engine.laws.full_attention import expectation, map_slots
-from reference_engine.laws.history import History
+from reference_engine.laws.parts.block_pool import BlockPool
+from reference_engine.laws.parts.chained_blocks import BlockKey, ChainedBlockIndex
+from reference_engine.laws.parts.full_attention import expectation, map_slots
+from reference_engine.laws.parts.history import History
 from vocabulary.engine import Feature, TokenRequest
 
 VERSIONS = ("0.23", "0.26", "0.30", "0.32", "0.33")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reference_engine.laws.base import Expectation, Lease, Slots
-from reference_engine.laws.history import History
+from reference_engine.laws.parts.history import History
 from vocabulary.engine import TokenRequest
 from vocabulary.ledger import Cause, Ledger
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted
-from reference_engine.laws.history import History, common_prefix
+from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import TokenRequest
 from vocabulary.ledger import Cause, Ledger
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from reference_engine.laws.base import Ids, PoolExhausted, Slots
-from reference_engine.laws.history import common_prefix
+from reference_engine.laws.parts.history import common_prefix
 
 
 class RadixNode:
