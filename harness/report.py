@@ -16,6 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from harness.drawing import save_figure
 from harness.figures import ledger_bars, staircase
 from harness.records import CellManifest, RequestRecord, Role
+from harness.savings import savings
+from harness.savings_figure import savings_dumbbells
 from harness.store import Run
 from harness.summary import engine_summaries, invalid_cells, median_ttft, remarks, unfinished_cells, verdict
 from harness.views import SendView, WorkloadView, folded, workload_views
@@ -30,6 +32,7 @@ from harness.wording import (
     percent,
     plain,
     send_name,
+    signed,
     span,
 )
 from vocabulary.engine import EngineFacts, Fidelity
@@ -37,6 +40,7 @@ from vocabulary.errors import UsageError
 from vocabulary.ledger import Cause
 
 REPORT = "report.md"
+SAVINGS = "savings"
 STAIRS = 4
 """Repeated lengths that make a staircase."""
 _FACTS = TypeAdapter(EngineFacts)
@@ -88,7 +92,7 @@ def write_report(run: Run, folder: Path | None = None) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sections, paths = [], []
-        names: set[str] = set()
+        names = {SAVINGS}
         views = workload_views(run.requests)
         for view in views:
             section = _section(view, names, several_models=len({v.model for v in views}) > 1)
@@ -96,6 +100,8 @@ def write_report(run: Run, folder: Path | None = None) -> list[Path]:
             if section.staircase:
                 paths += save_figure(staircase(view.requests), folder, section.staircase)
             paths += save_figure(ledger_bars(view.requests), folder, section.ledger)
+        if (dumbbells := savings_dumbbells(run.requests)) is not None:
+            paths += save_figure(dumbbells, folder, SAVINGS)
         (folder / REPORT).write_text(_render(run, sections), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error
@@ -146,6 +152,8 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
         summaries=summaries,
         causes=[cause for cause in Cause if any(cause in summary.by_cause for summary in summaries)],
         sections=sections,
+        savings=savings(run.requests),
+        savings_figure=SAVINGS,
         lawless=[c.label for c in configurations if c.law == "none covers it"],
         predicted=_distinct(r.engine_label for r in run.requests if r.fidelity is Fidelity.LAW),
         emulated=_distinct(r.engine_label for r in run.requests if r.emulated),
@@ -163,6 +171,7 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
         number=number,
         percent=percent,
         send_name=send_name,
+        signed=signed,
     )
 
 

@@ -12,9 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records import CellManifest, RequestRecord, Role
+from harness.savings import Savings, savings
 from harness.summary import EngineSummary, engine_summaries, invalid_cells, remarks, unfinished_cells, verdict
 from harness.views import SendView, WorkloadView, folded, workload_views
-from harness.wording import UNKNOWN, count, is_marked, is_unusable, ledger_items, milliseconds, percent, plain, span
+from harness.wording import (
+    UNKNOWN,
+    count,
+    is_marked,
+    is_unusable,
+    ledger_items,
+    milliseconds,
+    percent,
+    plain,
+    signed,
+    span,
+)
 from vocabulary.engine import Fidelity
 
 MIN_WIDTH = 80
@@ -23,6 +35,7 @@ MIN_NAME = 11
 """Characters of a column of names; longer ones fold."""
 MATRIX_ROWS = 60
 """Workloads with more requests are shown as sends x engines."""
+SAVINGS_ROWS = 12
 MATRIX_WIDTH = 80
 """Characters for the engine columns of one matrix, so that it fits into 100."""
 PREDICTED, EMULATED, MARK = "~", "^", "!"
@@ -58,6 +71,8 @@ def run_tables(
     summaries = engine_summaries(cells, requests)
     if summaries:
         shown.append(_summary(summaries))
+    if saved := savings(requests):
+        shown.append(_savings(saved))
     shown += [Text(gap) for s in summaries for gap in s.gaps]
     troubled = unfinished_cells(cells, requests, planned) + invalid_cells(cells)
     shown += [Text(f"{MARK} {sentence}", style="red") for sentence in troubled]
@@ -148,6 +163,25 @@ def _summary(summaries: Sequence[EngineSummary]) -> RenderableType:
         table.add_row(*(Text(cell) for cell in row), style="yellow" if s.findings else "")
     legend = Text("tokens; TTFT: median in ms of requests with hit 0 (cold) and hit > 0 (warm)", style="italic")
     return Group(table, legend, Text())
+
+
+def _savings(rows: Sequence[Savings]) -> RenderableType:
+    """The widest gaps between hit and time first; a ladder's short prompts say little."""
+    chosen = sorted(rows, key=lambda row: -row.prompt_len)[:SAVINGS_ROWS]
+    table = _table("Hit is not savings")
+    table.add_column("engine", overflow="fold", min_width=MIN_NAME, max_width=24)
+    table.add_column("workload", overflow="fold", min_width=MIN_NAME, max_width=16)
+    _add_numbers(table, "L", "hit", "com-\nputed")
+    table.add_column("of it avoidable", overflow="fold", min_width=12, max_width=24)
+    _add_numbers(table, "hit\nshare", "prefill\nshare", "TTFT\nsaved", "request\nsaved", "cold/\nwarm")
+    for row in sorted(chosen, key=lambda row: (row.workload, row.prompt_len, row.engine_label)):
+        lost = ", ".join(f"{cause.value} {tokens}" for cause, tokens in row.lost) or "-"
+        cells = [plain(row.engine_label), plain(row.workload), str(row.prompt_len), str(row.hit_len), str(row.tail_len)]
+        shares = [percent(row.hit_share), percent(row.prefill_share), signed(row.ttft_saved), signed(row.request_saved)]
+        table.add_row(*(Text(cell) for cell in [*cells, lost, *shares, f"{row.cold}/{row.warm}"]))
+    more = f"; the {len(chosen)} longest prompts of {len(rows)}" if len(chosen) < len(rows) else ""
+    legend = f"saved: share of the cold median; prefill share: of the cold request; cold/warm: requests timed{more}"
+    return Group(table, Text(legend, style="italic"), Text())
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,11 @@ def percent(share: float | None) -> str:
     return "<0.1 %" if rounded == 0 and share > 0 else f"{rounded:.1f} %"
 
 
+def signed(share: float) -> str:
+    """A saved share of one, which may be a loss: "84.9 %", "-0.2 %"."""
+    return f"{round(100 * share, 1) + 0:.1f} %"
+
+
 def span(values: Iterable[int]) -> str:
     """One number, or the least and the greatest."""
     least, *_, greatest = sorted(values) * 2

@@ -149,7 +149,8 @@ def test_two_models_get_figures_of_their_own(tmp_path: Path) -> None:
     two = sample_run(tmp_path / "two", [VLLM], ["ladder"], model="m/two")
     both = Run(tmp_path, one.manifest, one.cells + two.cells, one.requests + two.requests)
     names = [path.name for path in write_report(both) if path.suffix == ".svg"]
-    assert names == ["staircase.svg", "ledger-ladder-one.svg", "staircase-ladder-two.svg", "ledger-ladder-two.svg"]
+    own = ["staircase.svg", "ledger-ladder-one.svg", "staircase-ladder-two.svg", "ledger-ladder-two.svg"]
+    assert names == [*own, "savings.svg"]
 
 
 def test_cells_that_never_ran_are_on_the_first_screen(tmp_path: Path) -> None:
