@@ -86,7 +86,7 @@ class EngineEntry(_Strict):
         found = []
         for values in itertools.product(*self.matrix.values()):
             chosen = dict(zip(self.matrix, values, strict=True))
-            options = _checked(adapter.options, self.options | chosen, f"engine {self.name!r}, options")
+            options = checked(adapter.options, self.options | chosen, f"engine {self.name!r}, options")
             spec = EngineSpec(
                 engine=self.name,
                 version=self.version or adapter.default_version,
@@ -134,7 +134,7 @@ class WorkloadEntry(BaseModel):
         if self.family not in FAMILIES:
             raise UsageError(f"unknown workload family {self.family!r}; {_hint(self.family, FAMILIES)}")
         family = FAMILIES[self.family]
-        return family, _checked(family.parameters, self.model_extra or {}, f"workload {self.family!r}")
+        return family, checked(family.parameters, self.model_extra or {}, f"workload {self.family!r}")
 
 
 class Checks(_Strict):
@@ -182,7 +182,7 @@ def load_experiment(path: Path) -> Experiment:
     """Read and check an experiment file; UsageError names the file, the key or line, and the remedy."""
     data = _read(path)
     try:
-        experiment = _checked(Experiment, data, "experiment")
+        experiment = checked(Experiment, data, "experiment")
         for entry in experiment.engine:
             entry.configurations()
         for workload in experiment.workload:
@@ -220,7 +220,7 @@ def _read(path: Path, depth: int = 0) -> dict[str, Any]:
     return merged
 
 
-def _checked(model: type[Model], data: dict[str, Any], where: str) -> Model:
+def checked(model: type[Model], data: dict[str, Any], where: str) -> Model:
     """Validate, turning the first problem into one sentence with the key and the nearest known one."""
     try:
         return model.model_validate(data)

@@ -32,6 +32,8 @@ class FindingKind(StrEnum):
     """The engine reused more than its law allows."""
     APPROXIMATE = "approximate"
     """The hit is longer than the true common prefix with anything computed before."""
+    UNBACKED = "unbacked"
+    """The hit is longer than what some group of layers really holds: the model computes on other memory."""
     OUT_OF_RANGE = "out_of_range"
     """Hit or position start outside what is possible for this prompt."""
     SOURCES_DISAGREE = "sources_disagree"
