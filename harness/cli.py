@@ -14,6 +14,7 @@ from rich.table import Table
 
 import adapters.env_cli
 import checkpoints.cli
+import harness.cases_cli
 from harness.experiment import load_experiment
 from harness.listing import Topic, listing
 from harness.plan import Group, plan
@@ -33,6 +34,8 @@ app = typer.Typer(
 )
 app.add_typer(adapters.env_cli.app, name="env", help="Build, list and remove engine environments.")
 app.add_typer(checkpoints.cli.app, name="model", help="Make and check model folders that every engine can load.")
+
+app.command()(harness.cases_cli.check)
 
 PIPE_WIDTH = 120
 Results = Annotated[

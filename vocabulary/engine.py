@@ -42,6 +42,8 @@ class Feature(StrEnum):
 
     LOGPROB = "logprob"
     """Report the log-probability of the first generated token; leaves the lookup alone."""
+    LOGITS = "logits"
+    """Hand over all logits behind the first generated token, as `Reply.native["logits"]`; only llama-cpp-python can."""
     PROMPT_LOGPROBS = "prompt_logprobs"
     """Log-probabilities of the prompt; engines turn the lookup (partly) off for it."""
     SKIP_LOOKUP = "skip_lookup"

@@ -1,0 +1,56 @@
+"""`hitparity check`: case files against laws, lookups and served engines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from vocabulary.engine import Fidelity
+
+PIPE_WIDTH = 120
+
+
+def check(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Case files, or shipped sets: published, reports, exhibits.")
+    ],
+    by: Annotated[
+        Fidelity | None, typer.Option("--by", help="Default: the level a case is made for, else law.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only cases whose id or engine holds TEXT.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No reasons for cases that were not run.")] = False,
+) -> None:
+    """Evaluate golden cases; print each difference as two ledgers, findings, and the count."""
+    from harness.cases.check import check as check_cases
+    from harness.cases.reading import find_cases
+    from harness.cases.show import difference, finding_line
+
+    console = terminal()
+    cases = find_cases(files)
+    if only:
+        cases = [placed for placed in cases if only in placed.case.id or only in placed.case.engine]
+    checked = check_cases(cases, by)
+    for result in checked.cases:
+        for answer in result.answers:
+            if answer.differences:
+                for line in difference(result, answer, console):
+                    console.print(line, soft_wrap=True)
+            elif answer.findings:
+                console.print(f"finding: {finding_line(result, answer)}", soft_wrap=True)
+    if not quiet:
+        for result in checked.not_run:
+            reason = f"{result.placed.where} {result.placed.case.id}: {result.not_run}"
+            console.print(f"not run: {escape(reason)}", soft_wrap=True)
+    console.print(checked.summary)
+    raise typer.Exit(checked.code)
+
+
+def terminal() -> Console:
+    """Standard output; a pipe has no width of its own."""
+    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False) if wide else Console(highlight=False, width=PIPE_WIDTH)
