@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from harness.data import Column, cell_columns, request_columns
 from harness.listing import enum_meanings
 from harness.records import (
     CellManifest,
@@ -32,7 +33,7 @@ from vocabulary.ledger import Cause
 
 RECORDS: tuple[type[BaseModel], ...] = (RequestRecord, Entry, Finding, CellManifest, RunManifest)
 VALUES: tuple[type[StrEnum], ...] = (Cause, FindingKind, Role, CellStatus, Mode, Fidelity)
-_UNITS = {"_len": "tokens", "_ns": "ns", "_logprob": "nats"}
+_UNITS = {"_len": "tokens", "_tokens": "tokens", "_ns": "ns", "_logprob": "nats"}
 _POSITIONS = {"start", "end", "position_start", "expected_position_start", "junction", "steps"}
 _NAMES: dict[Any, str] = {
     str: "string",
@@ -59,6 +60,13 @@ def schema_page() -> str:
             for name, field in record.model_fields.items()
         ]
         parts += [f"## {record.__name__}", getdoc(record) or "", _table(("field", "type", "unit", "meaning"), *fields)]
+    for title, function, columns in (("requests", "load", request_columns()), ("cells", "load_cells", cell_columns())):
+        parts += [
+            f"## Table of {title}",
+            f"Columns of `harness.data.{function}(path)`, and of the CSV and Parquet files made from it; unknown is "
+            "`<NA>` in pandas, an empty field in CSV and null in Parquet.",
+            _columns(columns),
+        ]
     for values in VALUES:
         meanings = [(f"`{value}`", meaning) for value, meaning in enum_meanings(values).items()]
         parts += [f"## {values.__name__}", getdoc(values) or "", _table(("value", "meaning"), *meanings)]
@@ -83,6 +91,11 @@ def unit_of(field: str) -> str:
     if field in _POSITIONS:
         return "position"
     return next((unit for suffix, unit in _UNITS.items() if field.endswith(suffix)), "")
+
+
+def _columns(columns: tuple[Column, ...]) -> str:
+    rows = [(f"`{c.name}`", c.dtype.split("[")[0], unit_of(c.name), c.meaning) for c in columns]
+    return _table(("column", "type", "unit", "meaning"), *rows)
 
 
 def _type(annotation: Any) -> str:

@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
+from harness.upgrade import LaterSchema, read_record
 from vocabulary.errors import UsageError
 
 RUN_FILE, CELL_FILE, REQUESTS_FILE = "run.json", "cell.json", "requests.jsonl"
@@ -33,7 +34,7 @@ class Run:
     cells: tuple[CellManifest, ...]
     requests: tuple[RequestRecord, ...]
     remarks: tuple[str, ...] = ()
-    """What was left out while reading, such as a torn last line."""
+    """What reading had to leave out or open: a torn last line, fields that an earlier hitparity did not write."""
 
 
 def write_manifest(path: Path, record: BaseModel) -> None:
@@ -129,13 +130,13 @@ def load_run(folder: Path) -> Run:
     """Read a run folder, interrupted or not; UsageError names the file that is no record of ours."""
     if not (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder}: not a run folder ({RUN_FILE} is missing); give DIR/<experiment>/<run>")
-    manifest = _parse(RunManifest, folder / RUN_FILE)
+    remarks: list[str] = []
+    manifest = _parse(RunManifest, folder / RUN_FILE, remarks.append)
     cells: list[CellManifest] = []
     requests: list[RequestRecord] = []
-    remarks: list[str] = []
     for cell in manifest.cells:
         if (folder / cell / CELL_FILE).is_file():
-            cells.append(_parse(CellManifest, folder / cell / CELL_FILE))
+            cells.append(_parse(CellManifest, folder / cell / CELL_FILE, remarks.append))
         path = folder / cell / REQUESTS_FILE
         if path.is_file():
             requests += _read_lines(path, remarks.append)
@@ -150,25 +151,38 @@ def latest_run(experiment_folder: Path) -> Path | None:
 
 def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord]:
     records = []
+    left_open: dict[str, int] = {}
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith("\n"):
                 remark(f"{path}: line {number} is torn (the run was killed while writing it) and is left out")
                 break
             try:
-                records.append(RequestRecord.model_validate_json(line))
+                record, opened = read_record(RequestRecord, line)
             except ValidationError as error:
                 raise UsageError(f"{path}: line {number} is not a request record: {_first(error)}") from None
+            except LaterSchema as error:
+                raise UsageError(f"{path}: line {number} cannot be read: {error}") from None
+            records.append(record)
+            if opened:
+                left_open[opened] = left_open.get(opened, 0) + 1
+    for opened, lines in left_open.items():
+        remark(f"{path}: {lines} line{'' if lines == 1 else 's'} of an earlier hitparity: {opened}")
     return records
 
 
-def _parse(model: type[Model], path: Path) -> Model:
+def _parse(model: type[Model], path: Path, remark: Callable[[str], None] = lambda _: None) -> Model:
     try:
-        return model.model_validate_json(path.read_bytes())
+        record, opened = read_record(model, path.read_bytes())
     except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except LaterSchema as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     except ValidationError as error:
         raise UsageError(f"{path}: not a {model.__name__}: {_first(error)}") from None
+    if opened:
+        remark(f"{path}: written by an earlier hitparity: {opened}")
+    return record
 
 
 def _first(error: ValidationError) -> str:
