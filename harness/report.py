@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from harness.drawing import save_figure
 from harness.figures import ledger_bars, staircase
-from harness.records import CellManifest, RequestRecord, Role
+from harness.overview import configurations, difference, distinct, machine_lines
+from harness.records import RequestRecord, Role
 from harness.savings import savings
 from harness.savings_figure import savings_dumbbells
 from harness.store import Run
 from harness.summary import engine_summaries, invalid_cells, median_ttft, remarks, unfinished_cells, verdict
-from harness.views import SendView, WorkloadView, folded, workload_views
+from harness.views import WorkloadView, folded, workload_views
 from harness.wording import (
-    UNKNOWN,
     count,
     is_marked,
-    law_text,
     ledger_items,
     milliseconds,
     number,
@@ -45,25 +41,6 @@ STAIRS = 4
 """Repeated lengths that make a staircase."""
 _FACTS = TypeAdapter(EngineFacts)
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~$&#])|(?<![A-Za-z0-9])(_)|(_)(?![A-Za-z0-9])")
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """One engine configuration of the run."""
-
-    label: str
-    engine: str
-    version: str
-    mode: str
-    device: str
-    granule: str
-    law: str
-    hit_sources: str
-    position_sources: str
-    roles: Counter[Role]
-    notes: tuple[str, ...]
-    options: str
-    """JSON of what the engine reports; empty if it never started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,30 +110,27 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # Markdown, not HTML
     )
-    configurations = _configurations(run)
+    engines = configurations(run)
     summaries = engine_summaries(run.cells, run.requests)
     return environment.get_template("report.md.j2").render(
         manifest=run.manifest,
-        machine=[
-            (key.removesuffix("_bytes").replace("_", " "), _machine_value(key, value))
-            for key, value in run.manifest.machine.items()
-        ],
-        models=_distinct(cell.model for cell in run.cells),
-        workloads=_distinct(
+        machine=machine_lines(run),
+        models=distinct(cell.model for cell in run.cells),
+        workloads=distinct(
             cell.workload if cell.workload == cell.family else f"{cell.workload} ({cell.family})" for cell in run.cells
         ),
         verdict=verdict(run.cells, run.requests, run.manifest.cells),
         unfinished=unfinished_cells(run.cells, run.requests, run.manifest.cells),
-        configurations=configurations,
+        configurations=engines,
         several_models=len({summary.model for summary in summaries}) > 1,
         summaries=summaries,
         causes=[cause for cause in Cause if any(cause in summary.by_cause for summary in summaries)],
         sections=sections,
         savings=savings(run.requests),
         savings_figure=SAVINGS,
-        lawless=[c.label for c in configurations if c.law == "none covers it"],
-        predicted=_distinct(r.engine_label for r in run.requests if r.fidelity is Fidelity.LAW),
-        emulated=_distinct(r.engine_label for r in run.requests if r.emulated),
+        lawless=[c.label for c in engines if c.law == "none covers it"],
+        predicted=distinct(r.engine_label for r in run.requests if r.fidelity is Fidelity.LAW),
+        emulated=distinct(r.engine_label for r in run.requests if r.emulated),
         gaps=[gap for summary in summaries for gap in summary.gaps],
         remarks=remarks(run.cells, run.requests),
         invalid=invalid_cells(run.cells),
@@ -173,48 +147,6 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
         send_name=send_name,
         signed=signed,
     )
-
-
-def _configurations(run: Run) -> list[Configuration]:
-    """In the order of the run, those that never started included."""
-    by_label: dict[str, list[CellManifest]] = {}
-    for cell in run.cells:
-        by_label.setdefault(cell.engine_label, []).append(cell)
-    found = []
-    for label, cells in by_label.items():
-        requests = [r for r in run.requests if r.engine_label == label]
-        facts = next((_facts(cell) for cell in cells if cell.facts), None)
-        first = requests[0] if requests else None
-        found.append(
-            Configuration(
-                label=label,
-                engine=facts.engine if facts else cells[0].engine,
-                version=facts.version if facts else UNKNOWN,
-                mode=_mode(facts) if facts else "did not start",
-                device=f"{facts.device} {facts.dtype}" if facts and facts.fidelity is not Fidelity.LAW else "-",
-                granule=str(facts.granule) if facts else UNKNOWN,
-                law=law_text(first) if first else UNKNOWN,
-                hit_sources=", ".join(_distinct(r.hit_source for r in requests)) or "-",
-                position_sources=", ".join(_distinct(r.position_source for r in requests)) or "-",
-                roles=Counter(r.role for r in requests),
-                notes=facts.notes if facts else (),
-                options=_json(dict(facts.options)) if facts else "",
-            )
-        )
-    return found
-
-
-def _facts(cell: CellManifest) -> EngineFacts:
-    try:
-        return _FACTS.validate_python(cell.facts)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        raise UsageError(f"cell {cell.cell}: facts, key {key!r}: {problem['msg']}; run the cell again") from None
-
-
-def _mode(facts: EngineFacts) -> str:
-    return f"{facts.mode.value}, {facts.fidelity.value}" if facts.mode else facts.fidelity.value
 
 
 def _section(view: WorkloadView, names: set[str], *, several_models: bool) -> Section:
@@ -240,58 +172,14 @@ def _section(view: WorkloadView, names: set[str], *, several_models: bool) -> Se
         rows=tuple(shown),
         ttft=tuple(ttft),
         cold=cold,
-        difference=_difference(view),
+        difference=difference(view),
         staircase=stairs,
         ledger=_unique(f"ledger-{_slug(suffix)}", names),
     )
 
 
-def _difference(view: WorkloadView) -> str:
-    """How often the configurations disagree, and the widest disagreement with the causes on both sides."""
-    compared = [send for send in view.sends if len(send.known_hits) > 1]
-    differing = [send for send in compared if send.spread]
-    if not compared:
-        return "fewer than two configurations reported hits, so there is nothing to compare."
-    if not differing:
-        return f"all configurations report the same hits, in {number(len(compared), 'send')}."
-    widest = max(differing, key=lambda send: send.spread)
-    ends = sorted(widest.known_hits, key=lambda r: r.hit_len or 0)
-    return (
-        f"hits differ in {len(differing)} of {number(len(compared), 'send')}, by up to {widest.spread} tokens: "
-        f"{widest.name} ({_lengths(widest)}): {_answer(ends[0])}; {_answer(ends[-1])}."
-    )
-
-
-def _lengths(send: SendView) -> str:
-    lcp = span(r.lcp_len for r in send.requests)
-    return f"{span(r.prompt_len for r in send.requests)} tokens, {lcp} of them seen before"
-
-
-def _answer(request: RequestRecord) -> str:
-    """A configuration's hit, and why it is not longer."""
-    causes = [item for item in ledger_items(request) if not item.startswith(Cause.REUSED.value)]
-    return f"{plain(request.engine_label)} {count(request.hit_len)} ({', '.join(causes) or 'all reused'})"
-
-
 def _hit(request: RequestRecord) -> str:
     return count(request.hit_len) + (" !" if is_marked(request) else "")
-
-
-def _json(value: dict[str, Any]) -> str:
-    """JSON that cannot end a Markdown code block."""
-    return json.dumps(value, indent=1, sort_keys=True).replace("`", "\\u0060")
-
-
-def _machine_value(key: str, value: object) -> str:
-    if value is None:
-        return UNKNOWN
-    if key.endswith("_bytes") and isinstance(value, int):
-        return f"{value / 2**30:.1f} GiB"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
 
 
 def _slug(text: str) -> str:
