@@ -12,6 +12,9 @@ MEANINGS = {
     "says nothing about an engine.",
     "overhead": "Time per request of a cell that is not spent inside the engine: judging, hashing, writing the line, "
     "resets. Laws answer in no time, so their rows are the harness alone.",
+    "law_speed": "A prompt's whole way through a law (`send`, `finish`, ledger included) beside the same prompt's way "
+    "through the engine's own cache code, in one run; millions of prompt tokens per second, medians. `lookup` is the "
+    "engine's lookup alone, without hashing, allocation and insertion. `resident`: prompts in the cache.",
     "ttft": "Cold and warm TTFT of SmolLM2-135M, 14 tokens behind the shared part, pairs interleaved, one engine at a "
     "time; medians. The ratio of a row is the result, engines stand side by side for orientation only. `dtype` is what "
     "the engine multiplies in; the reference engine computes bf16 weights in float32 where the CPU has no bf16 "
@@ -35,7 +38,7 @@ def write_page(results: Path) -> None:
                 "",
             ]
             if rows:
-                heads = list(rows[0])
+                heads = list(dict.fromkeys(head for row in rows for head in row))
                 lines.append("| " + " | ".join(heads) + " |")
                 lines.append("|" + "---|" * len(heads))
                 lines += ["| " + " | ".join(str(row.get(head, "")) for head in heads) + " |" for row in rows]

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 Span = tuple[int, int]
 """A half-open interval of token positions, `[start, end)`."""
 
@@ -67,10 +70,22 @@ class TokenRequest:
     fork_of: str | None = None
     """`request_id` of the live sequence this one branches from (DeepInfer); only laws read it."""
 
+    _array: npt.NDArray[np.int32] | None = field(default=None, init=False, repr=False, compare=False)
+
     @property
     def prompt_len(self) -> int:
         """Tokens in the prompt."""
         return len(self.ids)
+
+    @property
+    def array(self) -> npt.NDArray[np.int32]:
+        """`ids` as an array, read-only; made once, since laws and judges all compare arrays."""
+        if self._array is None:
+            made = np.asarray(self.ids, np.int32)
+            made.flags.writeable = False
+            object.__setattr__(self, "_array", made)
+        assert self._array is not None
+        return self._array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
