@@ -20,7 +20,7 @@ from pathlib import Path
 
 from adapters.base import EngineSpec
 from adapters.pip_build import build
-from adapters.requirements import requirements_for
+from adapters.requirements import Requirements, requirements_for
 from vocabulary.cache import cache_dir, exclusive
 from vocabulary.errors import EngineUnavailable, UsageError
 
@@ -66,7 +66,7 @@ def python_for(spec: EngineSpec) -> Path:
         return Path(sys.executable)
     environment = _opened(_home() / requirements.key)
     command = f"hitparity env create {spec.engine} --version {spec.version} --device {spec.device}"
-    if not environment.complete:
+    if not all(_opened(_home() / each.key).complete for each in (requirements, *_below(requirements))):
         raise EngineUnavailable(
             f"{spec.engine} {spec.version} ({spec.device}) has no environment yet; build it with `{command}`"
         )
@@ -84,10 +84,13 @@ def create(engine: str, version: str, device: str, progress: Progress) -> Enviro
     if requirements is None:
         return None
     folder = _home() / requirements.key
+    below = _below(requirements)
+    if below:
+        create(below[0].engine, below[0].version, device, progress)
     with exclusive(folder.with_name(folder.name + ".lock"), progress) as lock:
         if not _opened(folder).complete:
             shutil.rmtree(folder, ignore_errors=True)
-            build(requirements, folder, progress, lock)
+            build(requirements, folder, progress, lock, [_home() / each.key for each in below])
             _mark(folder, {"engine": engine, "version": version, "device": device})
     return _opened(folder)
 
@@ -115,6 +118,11 @@ def remove(engine: str, version: str | None, progress: Progress) -> list[Path]:
     if not removed:
         raise UsageError(f"{engine}: no environment{f' of version {version}' if version else ''} below {_home()}")
     return removed
+
+
+def _below(requirements: Requirements) -> list[Requirements]:
+    """The environments that this one stands on, the nearest first."""
+    return [] if requirements.base is None else [requirements.base, *_below(requirements.base)]
 
 
 def _home() -> Path:

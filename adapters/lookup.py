@@ -20,7 +20,10 @@ from typing import Any, Protocol
 from vocabulary.engine import EngineFacts, Reply, TokenRequest
 from vocabulary.errors import UsageError
 
-LOOKUPS: dict[str, str] = {}
+LOOKUPS: dict[str, str] = {
+    "vllm": "adapters.vllm_lookup.lookup:open_vllm",
+    "vllm-ascend": "adapters.vllm_ascend_lookup.lookup:open_vllm_ascend",
+}
 """System to `"module:function"`; the function is an `OpenLookup`."""
 
 

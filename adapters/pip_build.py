@@ -23,9 +23,10 @@ PROGRESS_EVERY_S = 10.0
 Progress = Callable[[str], None]
 
 
-def build(requirements: Requirements, folder: Path, progress: Progress, lock: int) -> None:
+def build(requirements: Requirements, folder: Path, progress: Progress, lock: int, below: Sequence[Path] = ()) -> None:
     """Build into `folder`, which must not exist; `lock` is a descriptor that pip inherits.
 
+    `below`: the environments this one stands on, the nearest first; its own packages come before theirs.
     Raises EngineUnavailable naming the failed step, with the end of the log.
     """
     recipe, steps = requirements.recipe, _Steps(requirements, folder, progress, lock)
@@ -46,6 +47,16 @@ def build(requirements: Requirements, folder: Path, progress: Progress, lock: in
     steps.pip(
         "installing", ["install", *no_deps, "-r", resolved], total=len(requirements.pins) if recipe.complete else None
     )
+    own = _site_packages(folder)
+    for pattern in recipe.prune:
+        for path in own.rglob(pattern):
+            path.unlink()
+    if below:
+        (own / "on_top_of.pth").write_text("".join(f"{_site_packages(each)}\n" for each in below), encoding="utf-8")
+
+
+def _site_packages(folder: Path) -> Path:
+    return next((folder / "lib").glob("python3.*")) / "site-packages"
 
 
 def base_python(requirements: Requirements) -> str:

@@ -10,6 +10,10 @@ Keys of a device's table, all optional:
     complete = true               the file lists every package: installed with --no-deps, nothing is resolved
     source_builds = ["name"]      built from source into the wheel cache; the other packages come as wheels
     cmake_args = "-DX=ON"         for those builds
+    build_variables = {X = "1"}   environment variables for them
+    on_top_of = "engine==version" another environment whose packages these stand on and in front of; where that depends
+                                  on the version: {"0.23.0" = "engine==version", ...}
+    prune = ["*.so"]              names of installed files that are deleted again: of the package only its Python runs
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from adapters.registry import ADAPTERS, adapter_for
 from vocabulary.errors import EngineUnavailable, UsageError
 
 ROOT = Path(__file__).parent
+LATER_KEYS = ("build_variables", "on_top_of", "prune")
 
 
 class Recipe(BaseModel):
@@ -40,6 +45,9 @@ class Recipe(BaseModel):
     complete: bool = False
     source_builds: tuple[str, ...] = ()
     cmake_args: str = ""
+    build_variables: dict[str, str] = {}
+    on_top_of: str | dict[str, str] | None = None
+    prune: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,8 @@ class Requirements:
     device: str
     file: Path
     recipe: Recipe
+    base: Requirements | None = None
+    """The environment below this one."""
 
     @property
     def python(self) -> str:
@@ -73,9 +83,14 @@ class Requirements:
     @property
     def key(self) -> str:
         """`<engine>-<version>-<device>-<hash>`: equal keys mean interchangeable environments."""
-        facts: list[Any] = [self.pins, self.recipe.model_dump(mode="json"), self.python, sysconfig.get_platform()]
+        # Later keys stay out where a recipe does not use them, so that they do not rebuild every environment.
+        unused = {key for key in LATER_KEYS if not getattr(self.recipe, key)}
+        recipe = self.recipe.model_dump(mode="json", exclude=unused)
+        facts: list[Any] = [self.pins, recipe, self.python, sysconfig.get_platform()]
         if self.recipe.source_builds:
             facts.append(cpu_flags())
+        if self.base is not None:
+            facts.append(self.base.key)
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         return f"{self.engine}-{self.version}-{self.device}-{digest[:12]}"
 
@@ -102,7 +117,24 @@ def requirements_for(engine: str, version: str, device: str) -> Requirements | N
         recipe = Recipe.model_validate(table[device])
     except ValidationError as error:
         raise UsageError(f"{recipes}: [{device}]: {error}") from None
-    return Requirements(engine=engine, version=version, device=device, file=file, recipe=recipe)
+    base = _base_of(recipe, version)
+    return Requirements(
+        engine=engine,
+        version=version,
+        device=device,
+        file=file,
+        recipe=recipe,
+        base=None if base is None else requirements_for(*base, device),
+    )
+
+
+def _base_of(recipe: Recipe, version: str) -> tuple[str, str] | None:
+    """Engine and version of the environment below."""
+    below = recipe.on_top_of if isinstance(recipe.on_top_of, str) else (recipe.on_top_of or {}).get(version)
+    if below is None:
+        return None
+    engine, _, below_version = below.partition("==")
+    return engine, below_version
 
 
 def folder_of(engine: str) -> Path:

@@ -80,6 +80,10 @@ class Worker:
                 for r in requests
             ],
         }
+        return self.replies(message, requests)
+
+    def replies(self, message: Mapping[str, Any], requests: Sequence[TokenRequest]) -> list[Reply]:
+        """Exchange a message whose answer carries one reply per request, in their order."""
         fields = self._field(self.exchange(message), "replies", list)
         replies = [_checked(Reply, each, f"{self.engine}: reply of the worker") for each in fields]
         if [reply.request_id for reply in replies] != [request.request_id for request in requests]:
@@ -174,13 +178,18 @@ def facts_from(raw: Mapping[str, Any], **more: Any) -> EngineFacts:
     return _checked(EngineFacts, fields, f"{fields.get('engine', 'worker')}: facts of the worker")
 
 
+# Building one takes longer than a lookup.
+VALIDATORS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (EngineFacts, Reply)}
+
+
 def _checked(kind: type[T], fields: Any, whose: str) -> T:
     """`kind` from JSON values, its types taken strictly; lists stand for tuples."""
     if isinstance(fields, Mapping) and (unknown := set(fields) - set(inspect.signature(kind).parameters)):
         raise EngineFailed(f"{whose}: unknown field {', '.join(sorted(unknown))}")
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(fields), strict=True)
+        checked: T = VALIDATORS[kind].validate_json(json.dumps(fields), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "the whole"
         raise EngineFailed(f"{whose}: {field}: {first['msg']}") from None
+    return checked
