@@ -6,12 +6,14 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from reference_engine.laws import llama_cpp, sglang, vllm
+from reference_engine.laws import llama_cpp, sglang, tensorrt_llm, vllm
 from reference_engine.laws.base import Law
 from reference_engine.laws.entry import GROUPS, LawEntry
 from vocabulary.errors import UsageError
 
-LAWS: dict[str, LawEntry] = {entry.id: entry for system in (vllm, sglang, llama_cpp) for entry in system.ENTRIES}
+LAWS: dict[str, LawEntry] = {
+    entry.id: entry for system in (vllm, sglang, llama_cpp, tensorrt_llm) for entry in system.ENTRIES
+}
 
 
 def make_law(law_id: str, options: Mapping[str, Any], *, pool_tokens: int | None = None) -> Law:

@@ -1,0 +1,149 @@
+"""TensorRT-LLM V1, the C++ block manager.
+
+    keys = prompt[:L-1] in blocks of t, the last one short
+    share every full block that matches; at the first miss take the block with the most equal leading tokens:
+        held by somebody, or with blocks below it: its tokens are copied (copy_on_partial_reuse), else not used
+        an unused leaf: taken over, and no longer findable
+    hit = the least over the attention windows
+
+Stored are: the full blocks of the context when it ends (PR 4028, PR 6683; not those of sliding windows), full blocks
+while decoding, and everything, the short last block included, when the request ends.
+
+Source: cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp, read in versions of 2025 and 2026; not executed.
+ASSUMPTION: the context's end stores the full blocks of the prompt without its last token. The code leaves out the
+last token of the request's list, which may hold the first generated token by then; only requests that overlap see it.
+ASSUMPTION: a request whose context never finished stores nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from reference_engine.laws.base import Expectation, Law, Lease
+from reference_engine.laws.tensorrt_llm.published import Published, scope_of
+from reference_engine.laws.tensorrt_llm.v1_tree import Block, Walk, WindowTree
+from vocabulary.engine import TokenRequest
+from vocabulary.ledger import Cause, Ledger
+
+
+class TrtllmV1(Law):
+    """One search tree per window size over blocks of one size."""
+
+    def __init__(
+        self,
+        law_id: str,
+        tokens_per_block: int,
+        windows: Mapping[str, int | None],
+        *,
+        enable_block_reuse: bool = True,
+        enable_partial_reuse: bool = True,
+        copy_on_partial_reuse: bool = True,
+        cyclic_windows: bool = False,
+    ) -> None:
+        """`windows`: group text to its window in tokens, None for full attention."""
+        super().__init__()
+        self.id, self.granule, self.pool_tokens = law_id, tokens_per_block, None
+        self.windows, self.enabled, self.cyclic = dict(windows), enable_block_reuse, cyclic_windows
+        self.least_window = min((w for w in windows.values() if w is not None), default=None)
+        self.trees = {
+            text: WindowTree(tokens_per_block, partial=enable_partial_reuse, copy=copy_on_partial_reuse)
+            for text in windows
+        }
+        self.published = Published()
+
+    def admit(self, request: TokenRequest) -> Lease:
+        """Search every window's tree, then hold what was found and new blocks for the rest of the prompt."""
+        self.published.admitted(self.id, request)
+        ids = np.asarray(request.ids, np.int32)
+        limit = request.prompt_len - 1 if self.enabled else 0
+        walks = {text: tree.walk(scope_of(request), ids[:limit]) for text, tree in self.trees.items()}
+        lease = Lease(request, self._expectation(request, walks))
+        blocks = -(-request.prompt_len // self.granule)
+        lease.held = {text: self.trees[text].take(walk, blocks) for text, walk in walks.items()}
+        self.published.open(lease)
+        return lease
+
+    def computed(self, lease: Lease, end: int) -> None:
+        """Store the context's full blocks when it ends, then those that decoding fills."""
+        lease.computed_len = max(lease.computed_len, end)
+        prompt_len = lease.request.prompt_len
+        if lease.computed_len >= prompt_len:
+            usable = lease.computed_len if lease.computed_len > prompt_len else prompt_len - 1
+            full = usable // self.granule * self.granule
+            self._store(lease, full, [text for text, window in self.windows.items() if window is None])
+
+    def append(self, lease: Lease, token_id: int) -> None:
+        """Take another block when the last one is full."""
+        for text, held in self._held(lease).items():
+            if lease.length == len(held) * self.granule:
+                held.append(self.trees[text].more())
+        lease.ids[lease.length] = token_id
+        lease.length += 1
+
+    def release(self, lease: Lease) -> None:
+        """Store everything that has KV, in every window, and let go."""
+        if lease.computed_len >= lease.request.prompt_len:
+            self._store(lease, lease.computed_len, list(self.windows))
+        for text, held in self._held(lease).items():
+            self.trees[text].drop(held)
+        self.published.close(lease)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.published.clear()
+        for tree in self.trees.values():
+            tree.clear()
+
+    def check_integrity(self) -> None:
+        """References are the leases' holds, stored blocks hang where their keys say, private ones nowhere."""
+        for text, tree in self.trees.items():
+            holds = [block for lease in self.published.live for block in self._held(lease)[text]]
+            stored = list(tree.stored())
+            assert len({block.number for block in stored}) == len(stored), "block stored twice"
+            for block in {*stored, *holds}:
+                assert block.references == sum(held is block for held in holds), f"references of block {block.number}"
+            for block in stored:
+                parent = block.parent
+                assert parent is not None and parent.children[block.ids.tobytes()] is block, "stored under another key"
+                assert len(block.ids) == self.granule or not block.children, "a short block with blocks below it"
+
+    def findable_blocks(self, request: TokenRequest, text: str) -> tuple[Block, ...]:
+        """Leading full blocks of the whole prompt that one window's tree holds; holds none of them."""
+        return self.trees[text].walk(scope_of(request), np.asarray(request.ids, np.int32)).path
+
+    def _store(self, lease: Lease, end: int, texts: list[str]) -> None:
+        outgrown = self.cyclic and self.least_window is not None and lease.length > self.least_window
+        if not self.enabled or outgrown:
+            return
+        for text in texts:
+            self.trees[text].store(scope_of(lease.request), lease.ids[:end], self._held(lease)[text])
+        if texts:
+            self.published.findable(lease.ids[:end], scope_of(lease.request))
+
+    def _expectation(self, request: TokenRequest, walks: Mapping[str, Walk]) -> Expectation:
+        hit = min(walk.matched for walk in walks.values())
+        ceilings = self.published.ceilings(request, Cause.WINDOW if self.cyclic else Cause.EVICTED)
+        if self.enabled:
+            most = max(walk.matched for walk in walks.values())
+            running = ceilings[-1][0] is Cause.IN_FLIGHT or bool(self.published.live)
+            ceilings += [
+                (Cause.EVICTED, max(walk.reachable for walk in walks.values())),  # taken over by another request
+                (Cause.GRANULE, most),
+                (Cause.IN_FLIGHT if running else Cause.WINDOW, hit),
+            ]
+        else:
+            ceilings[-1] = (Cause.DISABLED, 0)
+        return Expectation(
+            hit_len=hit,
+            position_start=hit,
+            ledger=Ledger.waterfall(request.prompt_len, ceilings),
+            per_group={text: walk.matched for text, walk in walks.items()},
+            junction=hit,
+        )
+
+    @staticmethod
+    def _held(lease: Lease) -> dict[str, list[Block]]:
+        assert isinstance(lease.held, dict)
+        return lease.held
