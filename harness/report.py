@@ -11,11 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
 
 from harness.drawing import save_figure
-from harness.figures import ledger_bars, staircase
+from harness.figures import ledger_bars, savings_dumbbells, staircase
 from harness.overview import configurations, difference, distinct, machine_lines
 from harness.records import RequestRecord, Role
 from harness.savings import savings
-from harness.savings_figure import savings_dumbbells
 from harness.store import Run
 from harness.summary import engine_summaries, invalid_cells, median_ttft, remarks, unfinished_cells, verdict
 from harness.views import WorkloadView, folded, workload_views

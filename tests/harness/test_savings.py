@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sample_run import VLLM, sample_run
 
+from harness.figures import savings_dumbbells
 from harness.records import RequestRecord, Role
 from harness.savings import Savings, savings
-from harness.savings_figure import savings_dumbbells
-from tests.harness.sample_run import VLLM, sample_run
 from vocabulary.ledger import Cause
 
 # Published medians in ms: vLLM 0.26.0 + vLLM-Ascend 0.26.0rc1, Qwen3-0.6B on one NPU, block 128, 14 tokens behind the

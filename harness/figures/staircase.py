@@ -1,4 +1,4 @@
-"""The two figures of a report: records in, `matplotlib.figure.Figure` out."""
+"""Hit length over prompt length."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from harness.drawing import CAUSE_STYLES, MARKERS, engine_colour, spread, style
+from harness.drawing import MARKERS, engine_colour, spread, style
+from harness.figures.common import subject
 from harness.records import RequestRecord, Role
-from harness.views import SendView, folded, workload_views
-from harness.wording import ledger_items, plain
+from harness.wording import plain
 from vocabulary.engine import Fidelity
-from vocabulary.ledger import Cause
 
 ONE_PANEL = 4
 """Lines that one panel can hold; more get a panel per engine."""
-MAX_BARS = 56
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,50 +59,8 @@ def staircase(requests: Iterable[RequestRecord]) -> Figure:
         figure.supxlabel("prompt length L (tokens)", fontsize=9)
         figure.supylabel("hit length (tokens)", fontsize=9)
         what = "first repeat of each prompt" if any(r.repetition for r in shown) else "every send"
-        title = f"{_subject(shown)}: {what}; dotted: what the law says"
+        title = f"{subject(shown)}: {what}; dotted: what the law says"
         figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-    return figure
-
-
-def ledger_bars(requests: Iterable[RequestRecord]) -> Figure:
-    """Ledgers of one workload: one stacked bar per send and engine configuration.
-
-    Repeats answered alike are one send here. Where there are too many sends, those are shown whose
-    ledgers differ most between the engines; sends that share nothing with an earlier one come last.
-    """
-    views = workload_views(requests)
-    rows = [row for view in views for row in folded(view)[0]] or [(s.name, s) for view in views for s in view.sends]
-    chosen = _most_telling(rows)
-    bars = sum(len(send.requests) for _, send in chosen)
-    longest = max((r.prompt_len for _, send in chosen for r in send.requests), default=1)
-    with style():
-        figure = Figure(figsize=(10.5, 1.3 + 0.19 * bars + 0.27 * len(chosen)), layout="constrained")
-        axis = figure.subplots()
-        present: set[Cause] = set()
-        y = 0.0
-        for name, send in chosen:
-            first = send.requests[0]
-            heading = f"{name}   L {first.prompt_len}, P {first.lcp_len}"
-            axis.text(0, y, heading, va="center", fontweight="bold", fontsize=9)
-            y += 1
-            for request in send.requests:
-                present |= _bar(axis, y, request, longest)
-                y += 1
-            y += 0.4
-        axis.set(xlim=(0, longest * 1.002), ylim=(y - 0.4, -0.8), yticks=[], xlabel="position in the prompt (tokens)")
-        axis.spines["left"].set_visible(False)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        part = f" ({len(chosen)} of {len(rows)} sends)" if len(chosen) < len(rows) else ""
-        subject = _subject([r for view in views for r in view.requests])
-        legend = figure.legend(
-            handles=[_patch(cause) for cause in Cause if cause in present],
-            title=f"{subject}: every token reused or computed, and why{part}",
-            loc="outside upper left",
-            ncols=7,
-            frameon=False,
-            alignment="left",
-        )
-        legend.get_title().set(fontweight="bold", fontsize=10)
     return figure
 
 
@@ -192,70 +147,6 @@ def _label_ends(axis: Axes, lines: Sequence[_Line], longest: int) -> None:
         )
 
 
-def _most_telling(rows: Sequence[tuple[str, SendView]]) -> list[tuple[str, SendView]]:
-    """As many as there is room for, in order; those with the most different ledgers go first."""
-
-    def telling(index: int) -> tuple[int, int]:
-        _, send = rows[index]
-        shares = any(r.lcp_len or r.findings for r in send.requests)
-        return (-len({r.ledger for r in send.requests}) if shares else 1, index)
-
-    room = MAX_BARS
-    kept: list[int] = []
-    for index in sorted(range(len(rows)), key=telling):
-        room -= len(rows[index][1].requests)
-        if kept and room < 0:
-            break
-        kept.append(index)
-    return [rows[index] for index in sorted(kept)]
-
-
-def _bar(axis: Axes, y: float, request: RequestRecord, longest: int) -> set[Cause]:
-    """One request's ledger, its name on the left and its numbers on the right; returns the causes drawn."""
-    for entry in request.ledger:
-        patch = _patch(entry.cause)
-        axis.barh(
-            y,
-            entry.end - entry.start,
-            left=entry.start,
-            height=0.82,
-            facecolor=patch.get_facecolor(),
-            hatch=patch.get_hatch(),
-            edgecolor=patch.get_edgecolor(),
-            linewidth=0,
-        )
-    axis.barh(y, request.prompt_len, height=0.82, fill=False, edgecolor="#888888", linewidth=0.5)
-    mark = "~" if request.fidelity is Fidelity.LAW else ""
-    axis.annotate(
-        mark + plain(request.engine_label),
-        (0, y),
-        (-6, 0),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        fontsize=8,
-        color=engine_colour(request.engine),
-        annotation_clip=False,
-    )
-    flag = "  !" if request.findings else ""
-    axis.annotate(
-        " | ".join(ledger_items(request)) + flag,
-        (longest, y),
-        (6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=7.5,
-        color="#333333",
-        annotation_clip=False,
-    )
-    return {entry.cause for entry in request.ledger}
-
-
-def _patch(cause: Cause) -> Patch:
-    colour, hatch = CAUSE_STYLES[cause]
-    return Patch(facecolor=colour, hatch=hatch, edgecolor="#555555", linewidth=0, label=cause.value)
-
-
 def _xy(points: Sequence[tuple[int, int]]) -> tuple[list[float], list[float]]:
     """Coordinates; the line breaks where lengths were left out, since nothing is known in between."""
     xs: list[float] = []
@@ -267,8 +158,3 @@ def _xy(points: Sequence[tuple[int, int]]) -> tuple[list[float], list[float]]:
         xs.append(x)
         ys.append(y)
     return xs, ys
-
-
-def _subject(requests: Sequence[RequestRecord]) -> str:
-    """Workload and model, or how many there are."""
-    return ", ".join(dict.fromkeys(plain(f"{r.workload} on {r.model}") for r in requests)) or "no requests"
