@@ -15,6 +15,7 @@ from rich.table import Table
 import adapters.env_cli
 import checkpoints.cli
 import harness.cases_cli
+import harness.fuzz_cli
 from harness.experiment import load_experiment
 from harness.listing import Topic, listing
 from harness.plan import Group, plan
@@ -36,6 +37,7 @@ app.add_typer(adapters.env_cli.app, name="env", help="Build, list and remove eng
 app.add_typer(checkpoints.cli.app, name="model", help="Make and check model folders that every engine can load.")
 
 app.command()(harness.cases_cli.check)
+app.command()(harness.fuzz_cli.fuzz)
 
 PIPE_WIDTH = 120
 Results = Annotated[

@@ -67,7 +67,7 @@ def evaluate(placed: Placed, subject: Subject) -> Evaluated:
     answers: list[Answered] = []
     try:
         subject.begin(case)
-        law = None if isinstance(subject, LawSubject) else _companion(case)
+        law = None if isinstance(subject, LawSubject) else _companion(case, subject)
         history = History()
         for index in range(len(case.requests)):
             answer = _answer(case, index, subject, law, history)
@@ -77,9 +77,9 @@ def evaluate(placed: Placed, subject: Subject) -> Evaluated:
     return Evaluated(placed=placed, level=subject.level, answers=tuple(answers))
 
 
-def _companion(case: Case) -> LawSubject | None:
-    """The case's law beside an engine, for causes; None where there is none."""
-    law = LawSubject()
+def _companion(case: Case, subject: Subject) -> LawSubject | None:
+    """The law beside an engine, for causes; None where there is none."""
+    law = LawSubject(subject.law)
     try:
         law.begin(case)
     except (LawDoesNotCover, UsageError):
@@ -92,7 +92,7 @@ def _answer(case: Case, index: int, subject: Subject, companion: LawSubject | No
     outcome = subject.send(index)
     law = outcome.expectation
     if companion is not None:
-        law = companion.predict(request, stated.output_ids).expectation
+        law = companion.predict(outcome.sent, outcome.output_ids or stated.output_ids).expectation
     ids = np.asarray(request.ids, np.int32)
     lcp, elsewhere = history.lcp(ids, request.namespace), history.lcp_elsewhere(ids, request.namespace)
     history.add(np.asarray(request.ids + stated.output_ids[:-1], np.int32), request.namespace)

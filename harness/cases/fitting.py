@@ -21,6 +21,10 @@ MAX_SEQUENCES = 600
 MAX_KEYS = 64
 
 
+class DoesNotFit(LawDoesNotCover):
+    """The IDs cannot be written in the vocabulary without lengthening a common prefix."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """Images of a case's prompts and outputs, by request; None: they are sent as they are."""
@@ -54,7 +58,7 @@ def fit(case: Case, vocab_size: int, reserved: frozenset[int] = frozenset()) -> 
     for key in range(MAX_KEYS):
         if not pairs.size or (hashed(pairs[:, 0], key, allowed) != hashed(pairs[:, 1], key, allowed)).all():
             return Fitted(_images(prompts, key, allowed), _images(outputs, key, allowed))
-    raise LawDoesNotCover(
+    raise DoesNotFit(
         f"{case.id}: {MAX_KEYS} ways to write its IDs in a vocabulary of {vocab_size} all lengthen a common prefix; "
         f"use fewer diverging prompts or a model with more IDs"
     )
@@ -64,7 +68,7 @@ def divergences(case_id: str, sequences: list[Ids64]) -> Ids64:
     """The pairs of IDs at which two sequences part, as an array of shape [pairs, 2]."""
     distinct = {sequence.tobytes(): sequence for sequence in sequences}
     if len(distinct) > MAX_SEQUENCES:
-        raise LawDoesNotCover(
+        raise DoesNotFit(
             f"{case_id}: {len(distinct)} different sequences, more than the {MAX_SEQUENCES} whose common prefixes are "
             f"compared in pairs; split the case"
         )

@@ -18,11 +18,13 @@ from adapters.base import EngineSpec
 from adapters.registry import ADAPTERS, adapter_for
 from checkpoints.make import ensure
 from checkpoints.tiny import BOS, EOS
-from harness.cases.fitting import Fitted, fit
+from harness.cases.fitting import DoesNotFit, Fitted, fit
 from harness.cases.format import Case
 from harness.cases.subjects import Outcome, outcome_of
 from harness.experiment import checked
+from reference_engine.laws.base import Law
 from reference_engine.laws.parts.history import common_prefix
+from reference_engine.laws.registry import make_law
 from vocabulary.engine import Engine, Feature, Fidelity, TokenRequest
 from vocabulary.errors import EngineFailed, LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup, parse_groups
@@ -76,12 +78,20 @@ class ServedSubject:
             request = dataclasses.replace(request, features=request.features | {Feature.LOGITS})
         reply = self._engine.send(request)
         self._sent.append((self._prompt_and_output(index), request.ids, reply.output_ids))
-        outcome = outcome_of(reply)
+        outcome = outcome_of(request, reply)
         if shift is None:
             return outcome
         if index != len(self._case.requests) - 1:
             raise LawDoesNotCover(f"{self._case.id}: only the last request can state a shift of logits, which resets")
         return dataclasses.replace(outcome, logit_shift=self._shift(request, reply.native.get("logits")))
+
+    def law(self, case: Case) -> Law:
+        """The one that the started engine names for itself."""
+        assert self._engine is not None
+        facts = self._engine.facts
+        if facts.law is None:
+            raise LawDoesNotCover("; ".join(facts.notes) or f"{facts.engine}: no law covers it as configured")
+        return make_law(facts.law, facts.law_options)
 
     def stop_engine(self) -> None:
         """Stop the engine that runs, if any."""
@@ -119,7 +129,7 @@ class ServedSubject:
         got = np.asarray(ids, np.int32)
         for (_, prompt, output), common in zip(self._sent, shared, strict=True):
             if common_prefix(np.asarray(prompt + output, np.int32), got) != common:
-                raise LawDoesNotCover(
+                raise DoesNotFit(
                     f"{self._case.id}, request {index}: what the engine generated meets a token of this prompt and "
                     f"lengthens a common prefix; change the case's IDs"
                 )

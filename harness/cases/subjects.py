@@ -24,6 +24,8 @@ from vocabulary.errors import EngineFailed, LawDoesNotCover
 class Outcome:
     """One answer; None: the subject does not say."""
 
+    sent: TokenRequest
+    """As it was sent: fitted into the model's vocabulary, earlier outputs replaced by what was really generated."""
     hit_len: int | None
     position_start: int | None
     steps: tuple[Span, ...] | None
@@ -51,6 +53,10 @@ class Subject(Protocol):
         """Request `index` of the case begun; call them in order."""
         ...
 
+    def law(self, case: Case) -> Law:
+        """The law of the configuration begun; LawDoesNotCover or UsageError where there is none."""
+        ...
+
     def close(self) -> None:
         """Stop what was started; never raises."""
         ...
@@ -61,9 +67,9 @@ class LawSubject:
 
     level = Fidelity.LAW
 
-    def __init__(self, make: Callable[[Case], Law] = lambda case: make_law(case.engine, case.law_options)) -> None:
-        """`make` builds the law of a case; tests put a wrong one here."""
-        self._make = make
+    def __init__(self, make: Callable[[Case], Law] | None = None) -> None:
+        """`make` builds the law of a case; the one it names where absent."""
+        self._make = make or law_of
 
     def begin(self, case: Case) -> None:
         """A new law: a reset would keep what a real reset keeps too, such as the order of slots."""
@@ -79,6 +85,7 @@ class LawSubject:
         expectation, steps = self._law.send(request)
         self._law.law.finish(request, output_ids)
         return Outcome(
+            sent=request,
             hit_len=expectation.hit_len,
             position_start=expectation.position_start,
             steps=steps,
@@ -86,6 +93,10 @@ class LawSubject:
             expectation=expectation,
             output_ids=tuple(output_ids),
         )
+
+    def law(self, case: Case) -> Law:
+        """Another of the same."""
+        return self._make(case)
 
     def close(self) -> None:
         """Nothing runs."""
@@ -152,7 +163,11 @@ class LookupSubject:
         """Ask, giving the output that the case states."""
         assert self._lookup is not None
         request, output = self._fitted.request(self._case, index)
-        return outcome_of(self._lookup.send(request, output))
+        return outcome_of(request, self._lookup.send(request, output))
+
+    def law(self, case: Case) -> Law:
+        """By the case's engine and options."""
+        return law_of(case)
 
     def close_worker(self) -> None:
         """End the worker that runs, if any."""
@@ -168,9 +183,15 @@ class LookupSubject:
     _fitted: Fitted
 
 
-def outcome_of(reply: Reply) -> Outcome:
+def law_of(case: Case) -> Law:
+    """The law a case names."""
+    return make_law(case.engine, case.law_options)
+
+
+def outcome_of(request: TokenRequest, reply: Reply) -> Outcome:
     """What an engine replied."""
     return Outcome(
+        sent=request,
         hit_len=reply.hit_len,
         position_start=reply.position_start,
         steps=reply.steps,
