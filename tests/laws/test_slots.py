@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine.laws.base import Expectation, Law, PoolExhausted
-from reference_engine.laws.llama_cpp.slots import LlamaCppPython, LlamaCppServer, Slot
+from reference_engine.laws.llama_cpp.in_process import LlamaCppPython
+from reference_engine.laws.llama_cpp.server import Held, LlamaCppServer, ServerOptions
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import TokenRequest
 from vocabulary.ledger import Cause
@@ -96,7 +97,7 @@ def test_shared_prefix_stays_in_one_slot_unless_requests_overlap() -> None:
 def test_threshold_is_strict() -> None:
     """3 of 12 tokens are exactly a quarter."""
     for prompt_len, hit in ((12, 0), (11, 3)):
-        law = LlamaCppServer(n_parallel=2, slot_prompt_similarity=0.25)
+        law = LlamaCppServer(ServerOptions(n_parallel=2, slot_prompt_similarity=0.25))
         ask(law, fresh(0, 20))
         assert hits(law, [*fresh(0, 3), *fresh(1, prompt_len - 3)]) == [hit]
 
@@ -106,19 +107,19 @@ def chosen(law: LlamaCppServer, ids: Sequence[int]) -> int:
     lease = law.admit(asked)
     law.computed(lease, len(asked.ids))
     law.release(lease)
-    assert isinstance(lease.held, Slot)
-    return lease.held.number
+    assert isinstance(lease.held, Held)
+    return lease.held.slot.number
 
 
 def test_never_used_slots_come_first_highest_first_and_a_reset_keeps_the_order() -> None:
-    law = LlamaCppServer(n_parallel=3)
+    law = LlamaCppServer(ServerOptions(n_parallel=3))
     assert [chosen(law, fresh(source, 9)) for source in range(4)] == [2, 1, 0, 2]
     law.reset()
     assert [chosen(law, fresh(source, 9)) for source in range(3)] == [1, 0, 2]
 
 
 def test_of_equal_slots_the_lowest_wins() -> None:
-    law = LlamaCppServer(n_parallel=2)
+    law = LlamaCppServer(ServerOptions(n_parallel=2))
     first = [request(fresh(0, 9), name=name) for name in "ab"]
     for each in first:
         law.send(each)
@@ -139,7 +140,7 @@ def test_causes() -> None:
 
 
 def test_a_slot_is_one_range_of_cells() -> None:
-    law = LlamaCppServer(n_parallel=2, n_ctx_slot=16)
+    law = LlamaCppServer(ServerOptions(n_parallel=2, n_ctx_slot=16))
     assert law.pool_tokens == 32
     first, second = law.admit(request(fresh(0, 8), 4)), law.admit(request(fresh(0, 8), 4))
     assert sorted([list(first.slots), list(second.slots)]) == [list(range(12)), list(range(16, 28))]

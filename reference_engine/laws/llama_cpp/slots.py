@@ -1,178 +1,113 @@
-"""llama.cpp: slots, each a contiguous range of cells that holds one token sequence; nothing is shared between them.
+"""The slots of llama.cpp's server and the choice among them.
 
-Source: llama.cpp b11549, tools/server (`get_available_slot`, the prompt step of `update_slots`), read and executed
-with memories that keep every position, RAM cache off, chunk reuse off; llama-cpp-python 0.3.36, `Llama.generate`.
+Source: llama.cpp b11549, tools/server (`get_available_slot`), read at the commit inside llama-cpp-python 0.3.36 and
+executed.
 
     slot = idle slot that holds the most of the prompt, if that is more than `slot_prompt_similarity` of it
            (the lowest number among equals; 0 turns this off), else the least recently used idle slot
            (the highest number among the never used)
-    hit  = longest common prefix with the slot's tokens, at most L-1; what the slot held behind it is overwritten
+    the RAM cache is asked where the slot was not chosen by its content, or would keep less than half of it
 
 - A slot counts as used when its request ends; erasing it does not change that order.
-- Similarity is computed and compared in 32-bit floats, as the server does.
-- llama-cpp-python has one slot, and no cap where the slot holds exactly the prompt: the logits of its last position
-  are still there, so nothing is computed.
+- Shares are computed and compared in 32-bit floats, as the server does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
-from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted
-from reference_engine.laws.parts.history import History, common_prefix
-from vocabulary.engine import TokenRequest
-from vocabulary.ledger import Cause, Ledger
+from reference_engine.laws.base import Ids
+from reference_engine.laws.llama_cpp.checkpoints import Checkpoint
+from reference_engine.laws.llama_cpp.memory import Memory
+from reference_engine.laws.llama_cpp.ram_cache import Stored, share
+from reference_engine.laws.parts.history import common_prefix
 
-UNBOUNDED = 1 << 32
-"""Cells per slot where the pool has no limit: further apart than any prompt is long."""
+NO_IDS: Ids = np.empty(0, np.int32)
+MOSTLY_LOST = np.float32(0.5)
+"""A slot chosen by its content that would keep less than this share of it is put aside first."""
 
 
 class Slot:
-    """One sequence and the cells it may use."""
+    """One sequence: its tokens, its memory and the memory's checkpoints."""
 
-    __slots__ = ("busy", "first_cell", "last_used", "number", "tokens")
+    __slots__ = ("busy", "checkpoints", "first_cell", "last_used", "memory", "moved", "number", "tokens")
 
-    def __init__(self, number: int, first_cell: int) -> None:
-        self.number, self.first_cell = number, first_cell
-        self.tokens: Ids = np.empty(0, np.int32)
-        """Tokens with KV, at positions 0, 1, ... of the range."""
+    def __init__(self, number: int, first_cell: int, memory: Memory) -> None:
+        self.number, self.first_cell, self.memory = number, first_cell, memory
+        self.tokens: Ids = NO_IDS
+        """Tokens with KV, at positions 0, 1, ..."""
+        self.moved: Ids = NO_IDS
+        """1 where a position's KV was computed elsewhere and shifted there."""
+        self.checkpoints: list[Checkpoint] = []
         self.busy = False
-        self.last_used = -1
-        """Count of requests that had ended when this slot's last one did; -1: never used."""
+        self.last_used: int | None = None
+        """Count of requests that had ended when this slot's last one did; None: never used."""
+
+    def grow(self, tokens: Ids) -> None:
+        """It holds `tokens` now, an extension of what it held."""
+        self.moved = np.concatenate([self.moved, np.zeros(len(tokens) - len(self.tokens), np.int32)])
+        self.tokens = tokens
+
+    def shrink(self, length: int) -> None:
+        """Cut tokens and memory back."""
+        self.tokens, self.moved = self.tokens[:length], self.moved[:length]
+        self.memory.cut(length)
+
+    def clear(self) -> None:
+        """Forget the sequence and its checkpoints."""
+        self.shrink(0)
+        self.checkpoints = []
+
+    def load(self, stored: Stored) -> None:
+        """Hold what was put aside."""
+        self.tokens, self.moved, self.checkpoints = stored.ids, stored.moved, list(stored.checkpoints)
+        self.memory.restore(stored.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The slot for a prompt."""
+
+    slot: Slot
+    exchange: bool
+    """Whether the RAM cache is asked to save and replace its content."""
 
 
 class SlotSet:
-    """The slots and the choice among them."""
+    """The slots of one server."""
 
-    def __init__(self, count: int, similarity: float, cells: int) -> None:
-        self.slots = [Slot(number, number * cells) for number in range(count)]
+    def __init__(self, count: int, similarity: float, cells: int, memory: Callable[[int], Memory]) -> None:
+        """`cells` lie between the first cells of two slots; `memory(number)` makes a slot's memory."""
+        self.slots = [Slot(number, number * cells, memory(number)) for number in range(count)]
         self._similarity = np.float32(similarity)
         self._ended = 0
 
-    def choose(self, ids: Ids) -> Slot | None:
+    def choose(self, ids: Ids) -> Choice | None:
         """The slot that serves this prompt; None while all are busy."""
-        best, best_fraction = None, self._similarity
-        for slot in self._idle() if self._similarity else ():
-            fraction = np.float32(common_prefix(slot.tokens, ids)) / np.float32(len(ids))
-            if fraction > best_fraction:
-                best, best_fraction = slot, fraction
-        return best or min(self._idle(), key=lambda slot: (slot.last_used, -slot.number), default=None)
+        best, best_share = None, self._similarity
+        for slot in self.idle() if self._similarity else ():
+            mine = share(common_prefix(slot.tokens, ids), len(ids))
+            if mine > best_share:
+                best, best_share = slot, mine
+        if best is not None:
+            kept = best_share * np.float32(len(ids)) / np.float32(len(best.tokens))
+            return Choice(best, bool(kept < MOSTLY_LOST))
+        oldest = min(self.idle(), key=_age, default=None)
+        return None if oldest is None else Choice(oldest, True)
 
     def release(self, slot: Slot) -> None:
         """The slot's request has ended."""
         slot.busy, slot.last_used = False, self._ended
         self._ended += 1
 
-    def erase(self) -> None:
-        """Empty every slot; the order of use stays."""
-        for slot in self.slots:
-            slot.tokens = slot.tokens[:0]
-
-    def longest(self, ids: Ids) -> int:
-        """The most that any slot holds of a prompt."""
-        return max(common_prefix(slot.tokens, ids) for slot in self.slots)
-
-    def _idle(self) -> list[Slot]:
+    def idle(self) -> list[Slot]:
+        """Slots without a request, by number."""
         return [slot for slot in self.slots if not slot.busy]
 
 
-class LlamaCppServer(Law):
-    """llama-server with plain slots."""
-
-    id = "llama.cpp"
-    granule = 1
-    can_salt = False
-
-    def __init__(
-        self, *, n_parallel: int = 1, slot_prompt_similarity: float = 0.1, n_ctx_slot: int | None = None
-    ) -> None:
-        """`n_ctx_slot`: cells of one slot in tokens; None: no limit (prediction only)."""
-        super().__init__()
-        self.pool_tokens = None if n_ctx_slot is None else n_parallel * n_ctx_slot
-        self._cells = n_ctx_slot or UNBOUNDED
-        self.set = SlotSet(n_parallel, slot_prompt_similarity, self._cells)
-        self.history = History()
-        self._leases: set[Lease] = set()
-
-    def admit(self, request: TokenRequest) -> Lease:
-        """Choose a slot and cut its sequence back to what the prompt shares with it."""
-        ids = np.asarray(request.ids, np.int32)
-        if len(ids) + request.max_tokens > self._cells:
-            raise PoolExhausted(f"{len(ids)} + {request.max_tokens} tokens do not fit a slot of {self._cells}")
-        slot = self.set.choose(ids)
-        if slot is None:
-            raise PoolExhausted(f"all {len(self.set.slots)} slots are busy")
-        lease = Lease(request, self._expect(ids, slot))
-        lease.held = slot
-        lease.slots[:] = slot.first_cell + np.arange(len(lease.slots))
-        slot.busy, slot.tokens = True, ids[: lease.expectation.hit_len]
-        self._leases.add(lease)
-        return lease
-
-    def computed(self, lease: Lease, end: int) -> None:
-        """The slot's sequence has grown."""
-        lease.computed_len = max(lease.computed_len, end)
-        self._slot(lease).tokens = lease.ids[: lease.computed_len]
-
-    def append(self, lease: Lease, token_id: int) -> None:
-        """The next cell of the range."""
-        lease.ids[lease.length] = token_id
-        lease.length += 1
-
-    def release(self, lease: Lease) -> None:
-        """The slot is idle and keeps its tokens."""
-        self.history.add(lease.ids[: lease.computed_len])
-        self.set.release(self._slot(lease))
-        self._leases.remove(lease)
-
-    def reset(self) -> None:
-        """Erase every slot."""
-        assert not self._leases, "reset while requests run"
-        self.set.erase()
-        self.history.clear()
-
-    def check_integrity(self) -> None:
-        """Every busy slot has one lease, and no sequence is longer than its range."""
-        held = [self._slot(lease).number for lease in self._leases]
-        assert sorted(held) == [slot.number for slot in self.set.slots if slot.busy], "busy slots and leases disagree"
-        assert all(len(slot.tokens) <= self._cells for slot in self.set.slots), "sequence longer than its slot"
-
-    def _cap(self, slot: Slot, length: int) -> int:
-        """Most tokens of a prompt of `length` that its slot may give."""
-        return length - 1
-
-    def _expect(self, ids: Ids, slot: Slot) -> Expectation:
-        length = len(ids)
-        cap, anywhere = self._cap(slot, length), self.set.longest(ids)
-        hit = min(common_prefix(slot.tokens, ids), cap)
-        ledger = Ledger.waterfall(
-            length,
-            [
-                # A sequence still being computed is in its slot before it is history.
-                (Cause.NOVEL, max(self.history.lcp(ids), anywhere)),
-                (Cause.LAST_TOKEN, cap),
-                (Cause.EVICTED, anywhere),
-                (Cause.SLOT, hit),
-            ],
-        )
-        return Expectation(hit_len=hit, position_start=hit, ledger=ledger, per_group={"full": hit}, junction=hit)
-
-    @staticmethod
-    def _slot(lease: Lease) -> Slot:
-        assert isinstance(lease.held, Slot)
-        return lease.held
-
-
-class LlamaCppPython(LlamaCppServer):
-    """One context of llama-cpp-python."""
-
-    id = "llama-cpp-python@0.3"
-    caps_last_token = False
-
-    def __init__(self, *, n_ctx: int | None = None) -> None:
-        """`n_ctx`: cells of the context in tokens; None: no limit (prediction only)."""
-        super().__init__(n_parallel=1, slot_prompt_similarity=0, n_ctx_slot=n_ctx)
-
-    def _cap(self, slot: Slot, length: int) -> int:
-        # A slot with as many tokens as the prompt holds exactly the prompt, or shares too little for the cap to matter.
-        return length if len(slot.tokens) == length else length - 1
+def _age(slot: Slot) -> tuple[bool, int, int]:
+    """Never used first, of these the highest number; then by the end of the last request."""
+    return slot.last_used is not None, slot.last_used or 0, -slot.number

@@ -1,0 +1,38 @@
+"""Moving chunks of a slot's tokens to other positions (`--cache-reuse`): a hit that is no common prefix.
+
+Source: llama.cpp tools/server/server-context.cpp at the commit inside llama-cpp-python 0.3.36 (`update_slots`),
+executed with b11549. Behind the common prefix the server walks through the slot's tokens; wherever at least
+`n_cache_reuse` of them in a row equal the next tokens of the prompt, they are moved there, by rotating their keys.
+The prompt is never skipped over: deletions are bridged, insertions and replacements are not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reference_engine.laws.base import Ids
+from reference_engine.laws.parts.history import common_prefix
+
+
+def shifted(held: Ids, moved: Ids, ids: Ids, common: int, least: int) -> tuple[Ids, Ids]:
+    """What the slot holds of the prompt `ids` afterwards, and which positions of it were ever moved (1).
+
+    `held` and `moved` are those of the slot before, `common` its common prefix with `ids`, `least` is `n_cache_reuse`.
+    """
+    marks = [moved[:common]]
+    at, source = common, common
+    while (start := _next_run(held, source, ids[at : at + least], least)) is not None:
+        run = common_prefix(held[start:], ids[at:])
+        marks.append(np.ones(run, np.int32))
+        source, at = start + run, at + run
+    return ids[:at], np.concatenate(marks)
+
+
+def _next_run(held: Ids, source: int, wanted: Ids, least: int) -> int | None:
+    """Where `wanted`, the next `least` prompt tokens, next occurs at or behind `source`."""
+    if len(wanted) < least:
+        return None
+    for start in np.flatnonzero(held[source : len(held) - least + 1] == wanted[0]) + source:
+        if np.array_equal(held[start : start + least], wanted):
+            return int(start)
+    return None

@@ -1,0 +1,368 @@
+"""llama.cpp's server: what a request reuses, with every option that decides it.
+
+Source: llama.cpp tools/server/server-context.cpp (`process_single_task`, `update_slots`) at the commit inside
+llama-cpp-python 0.3.36, executed with b11549. A request goes through
+
+    1. the choice of a slot                                                  slots.py
+    2. exchange with the RAM cache; the other idle slots are saved there too   ram_cache.py
+    3. common prefix with the slot, lengthened by moved chunks               chunk_shift.py
+    4. what the memory can go back to: as it is, to a checkpoint, or to 0    memory.py, checkpoints.py
+    5. at most L-1
+    6. prefill steps, with checkpoints taken before the last ones            checkpoints.py
+
+Step 4: with n the common prefix, W the window (0 for recurrent states and for whole memories) and
+`threshold = max(0, n - W)`, one less where the prompt has no token behind n, the memory is used as it is if its first
+position lies below the threshold. A prefix shorter than the window therefore always needs a checkpoint. A window
+checkpoint resumes one position below its end, a recurrent one at its end.
+
+Draft models change nothing here: their state travels with the slot and no token is dropped for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted
+from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule, newest_usable
+from reference_engine.laws.llama_cpp.chunk_shift import shifted
+from reference_engine.laws.llama_cpp.memory import (
+    FullMemory,
+    Memory,
+    RecurrentMemory,
+    WindowCells,
+    WindowMemory,
+    window_cells,
+)
+from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, RamCache
+from reference_engine.laws.llama_cpp.slots import Slot, SlotSet
+from reference_engine.laws.parts.history import History, common_prefix
+from vocabulary.engine import TokenRequest
+from vocabulary.groups import Kind, LayerGroup
+from vocabulary.ledger import Cause, Ledger
+
+UNBOUNDED = 1 << 32
+"""Cells per slot where the pool has no limit: further apart than any prompt is long."""
+FULL = LayerGroup(Kind.FULL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """llama-server's options, by its own names; defaults are hitparity's (`adapters/llama_cpp/options.py`)."""
+
+    groups: tuple[LayerGroup, ...] = (FULL,)
+    n_parallel: int = 1
+    slot_prompt_similarity: float = 0.1
+    n_ctx_slot: int | None = None
+    """Tokens that one slot may hold; None: no limit (prediction only)."""
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_ctx_checkpoints: int = 32
+    checkpoint_min_step: int = 8192
+    swa_full: bool = False
+    n_cache_reuse: int = 0
+    kv_unified: bool = False
+    """One range of cells for all slots."""
+    cache_idle_slots: bool = True
+    """Read only with a RAM cache."""
+
+    @property
+    def window(self) -> int | None:
+        """Window in tokens of layers that drop what lies behind it; None: no such layers, or `swa_full`."""
+        if self.swa_full:
+            return None
+        return next((group.window for group in self.groups if group.kind is Kind.SWA), None)
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some layers keep one state only."""
+        return any(group.kind is Kind.GDN for group in self.groups)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every position is kept."""
+        return self.window is None and not self.recurrent
+
+    @property
+    def shared(self) -> bool:
+        """Whether slots compete for cells."""
+        return self.kv_unified and self.n_parallel > 1
+
+    @property
+    def window_cells(self) -> int:
+        """Cells of one stream's window layers."""
+        assert self.window is not None
+        sequences = self.n_parallel if self.kv_unified else 1
+        return window_cells(self.window, self.n_ubatch, sequences=sequences, most=self.n_ctx_slot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """What one request takes from its slot."""
+
+    hit: int
+    common: int
+    """Common prefix with the slot's tokens."""
+    cut: Cause | None = None
+    """Why less than the common prefix is taken, the cap aside."""
+    moved: int = 0
+    """Tokens of the hit that were shifted there, now or by an earlier request."""
+    backed: int | None = None
+    """Tokens of the hit whose state belongs to this prompt; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """The most that each kind of place held of a prompt when it came, in tokens."""
+
+    slots: int
+    ram: int
+    """Stored prompts that may be taken."""
+    ram_refused: int
+    """Stored prompts of which the request keeps too little."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What a lease holds."""
+
+    slot: Slot
+    owner: object = field(default_factory=object)
+    """Stands for the request in its checkpoints."""
+
+
+class LlamaCppServer(Law):
+    """llama-server."""
+
+    id = "llama.cpp"
+    granule = 1
+    can_salt = False
+
+    def __init__(self, options: ServerOptions = ServerOptions(), ram: RamCache | None = None) -> None:
+        """`ram` None: no RAM cache."""
+        super().__init__()
+        self.options, self.ram = options, ram
+        cells = options.n_ctx_slot
+        # A real engine behind this law would have to copy KV for the rest; it is for prediction only.
+        follows = options.whole and ram is None and not options.n_cache_reuse and not options.shared
+        self.pool_tokens = options.n_parallel * cells if cells is not None and follows else None
+        self._cells = cells or UNBOUNDED
+        self.rule = CheckpointRule(
+            limit=0 if options.whole else options.n_ctx_checkpoints,
+            min_step=options.checkpoint_min_step,
+            n_batch=options.n_batch,
+            n_ubatch=options.n_ubatch,
+        )
+        self._leases: set[Lease] = set()
+        self._start()
+
+    def admit(self, request: TokenRequest) -> Lease:
+        """Choose a slot, exchange its content, and cut its sequence back to what the prompt can use of it."""
+        ids = np.asarray(request.ids, np.int32)
+        if len(ids) + request.max_tokens > self._cells:
+            raise PoolExhausted(f"{len(ids)} + {request.max_tokens} tokens do not fit a slot of {self._cells}")
+        choice = self.set.choose(ids)
+        if choice is None:
+            raise PoolExhausted(f"all {len(self.set.slots)} slots are busy")
+        slot, resident = choice.slot, self._resident(ids)
+        if self.ram is not None and choice.exchange:
+            self._exchange(slot, ids, self.ram)
+        slot.busy = True
+        if self.ram is not None and self.options.cache_idle_slots:
+            self._save_idle(self.ram)
+        reuse = self._reuse(slot, ids)
+        lease = Lease(request, self._expect(ids, resident, reuse))
+        lease.held = Held(slot)
+        lease.slots[:] = slot.first_cell + np.arange(len(lease.slots))
+        self._leases.add(lease)
+        return lease
+
+    def chunk_end(self, lease: Lease) -> int:
+        """Where the prefill step ends: at most `n_batch` tokens on, and where checkpoints are due."""
+        return self.rule.batch_end(lease.computed_len, lease.request.prompt_len)
+
+    def computed(self, lease: Lease, end: int) -> None:
+        """A prefill step, or generated tokens one by one; checkpoints are taken before a step."""
+        held, start, prompt_len = self._held(lease), lease.computed_len, lease.request.prompt_len
+        slot = held.slot
+        if start < min(end, prompt_len):
+            step_end = min(end, prompt_len)
+            if self.rule.due(start, step_end, prompt_len):
+                new = Checkpoint(lease.ids[:start], slot.memory.snapshot(), held.owner)
+                slot.checkpoints = self.rule.added(slot.checkpoints, new)
+            self._decode(slot, start, step_end)
+            start = step_end
+        for position in range(start, end):
+            self._decode(slot, position, position + 1)
+        lease.computed_len = max(lease.computed_len, end)
+        slot.grow(lease.ids[: lease.computed_len])
+
+    def append(self, lease: Lease, token_id: int) -> None:
+        """The next cell of the range."""
+        lease.ids[lease.length] = token_id
+        lease.length += 1
+
+    def release(self, lease: Lease) -> None:
+        """The slot is idle and keeps its tokens."""
+        self.history.add(lease.ids[: lease.computed_len])
+        self.set.release(self._held(lease).slot)
+        self._leases.remove(lease)
+
+    def reset(self) -> None:
+        """Erase every slot; their order of use stays. A RAM cache cannot be erased: then the server starts anew."""
+        assert not self._leases, "reset while requests run"
+        if self.ram is not None:
+            self.ram.stored.clear()
+            self._start()
+            return
+        for slot in self.set.slots:
+            slot.clear()
+        self.history.clear()
+
+    def check_integrity(self) -> None:
+        """Slots, leases, memories and checkpoints agree with one another."""
+        held = [self._held(lease).slot.number for lease in self._leases]
+        assert sorted(held) == [slot.number for slot in self.set.slots if slot.busy], "busy slots and leases disagree"
+        for slot in self.set.slots:
+            last = slot.memory.last
+            assert len(slot.tokens) == (0 if last is None else last + 1), f"slot {slot.number}: memory ends at {last}"
+            assert len(slot.tokens) == len(slot.moved) <= self._cells, f"slot {slot.number} is longer than its cells"
+            assert len(slot.checkpoints) <= self.rule.limit, f"slot {slot.number} has too many checkpoints"
+        for cells in self._window_cells:
+            cells.check()
+        if self.options.shared:
+            assert sum(len(slot.tokens) for slot in self.set.slots) <= self._cells, "more tokens than cells"
+
+    def _start(self) -> None:
+        """As a fresh server."""
+        options = self.options
+        self._window_cells: list[WindowCells] = []
+        self.set = SlotSet(options.n_parallel, options.slot_prompt_similarity, self._cells, self._memory)
+        self.history = History()
+
+    def _memory(self, number: int) -> Memory:
+        options = self.options
+        if options.recurrent:
+            return RecurrentMemory()
+        if options.window is None:
+            return FullMemory()
+        if not options.kv_unified or not self._window_cells:
+            self._window_cells.append(WindowCells(options.window_cells, options.window, options.n_ubatch))
+        return WindowMemory(self._window_cells[-1], number)
+
+    def _exchange(self, slot: Slot, ids: Ids, ram: RamCache) -> None:
+        """Save what the slot holds and take over what suits the prompt better."""
+        self._save(slot, ram)
+        better = ram.better(slot.tokens, ids)
+        if better is not None and self._free_cells(beside=slot) < len(better.ids):
+            slot.clear()  # the server gives up half-way: the slot is empty and the stored prompt stays
+        elif better is not None:
+            slot.load(better)
+            ram.stored.remove(better)
+        ram.trim()
+
+    def _save_idle(self, ram: RamCache) -> None:
+        """Every idle slot is copied when a request starts, and emptied where slots share their cells."""
+        for slot in self.set.idle():
+            if self._save(slot, ram):
+                ram.trim()
+            if self.options.kv_unified:
+                slot.clear()
+
+    @staticmethod
+    def _save(slot: Slot, ram: RamCache) -> bool:
+        if not len(slot.tokens):
+            return False
+        return ram.save(slot.tokens, slot.moved, tuple(slot.checkpoints), slot.memory.snapshot())
+
+    def _reuse(self, slot: Slot, ids: Ids) -> Reuse:
+        """Steps 3 to 5: the slot is cut back to the hit."""
+        length, common = len(ids), common_prefix(slot.tokens, ids)
+        usable, checkpoint, cut = common, None, None
+        if self.options.n_cache_reuse and self.options.whole:
+            slot.tokens, slot.moved = shifted(slot.tokens, slot.moved, ids, common, self.options.n_cache_reuse)
+            usable = len(slot.tokens)
+        resume = usable
+        if usable:
+            threshold = max(0, usable - (self.options.window or 0) - (usable == length))
+            first = slot.memory.first
+            assert first is not None
+            if not self.options.whole and first >= threshold:
+                checkpoint = newest_usable(slot.checkpoints, usable, threshold)
+                resume = 0
+                if checkpoint is not None:
+                    slot.memory.restore(checkpoint.state)
+                    resume = min(usable, max(checkpoint.state.first + 1, checkpoint.state.last))
+                cut = self._cut(checkpoint)
+        slot.checkpoints = [each for each in slot.checkpoints if each.state.last <= resume]
+        hit = resume if checkpoint is None else min(resume, checkpoint.length)
+        hit = min(hit, length - 1)
+        moved = int(slot.moved[:hit].sum())
+        slot.shrink(hit)
+        backed = None
+        if checkpoint is not None and (own := common_prefix(checkpoint.ids, ids)) < hit:
+            backed = own
+        return Reuse(hit=hit, common=common, cut=cut, moved=moved, backed=backed)
+
+    def _cut(self, checkpoint: Checkpoint | None) -> Cause:
+        if checkpoint is not None:
+            return Cause.CHECKPOINT
+        return Cause.NO_STATE if self.options.recurrent else Cause.WINDOW
+
+    def _decode(self, slot: Slot, start: int, end: int) -> None:
+        """One step; idle slots make room where cells are shared and have run out."""
+        while self._free_cells(beside=slot) - start < end - start:
+            purged = next((each for each in self.set.idle() if len(each.tokens)), None)
+            if purged is None:
+                raise PoolExhausted(f"{end} tokens do not fit beside those of the running requests in {self._cells}")
+            purged.clear()
+        slot.memory.decode(start, end)
+
+    def _free_cells(self, *, beside: Slot) -> int:
+        """Cells that this slot has or could have."""
+        if not self.options.shared:
+            return self._cells
+        return self._cells - sum(len(slot.tokens) for slot in self.set.slots if slot is not beside)
+
+    def _resident(self, ids: Ids) -> Resident:
+        stored = self.ram.stored if self.ram is not None else []
+        common = [(common_prefix(each.ids, ids), bool(each.kept(ids) >= LEAST_KEPT)) for each in stored]
+        return Resident(
+            max(common_prefix(slot.tokens, ids) for slot in self.set.slots),
+            max((length for length, enough in common if enough), default=0),
+            max((length for length, enough in common if not enough), default=0),
+        )
+
+    def _expect(self, ids: Ids, resident: Resident, reuse: Reuse) -> Expectation:
+        length = len(ids)
+        takeable = max(resident.slots, resident.ram, reuse.common)
+        anywhere = max(takeable, resident.ram_refused)
+        ceilings = [
+            # A sequence still being computed is in its slot before it is history; moved chunks are in no history.
+            (Cause.NOVEL, max(self.history.lcp(ids), anywhere, reuse.hit)),
+            (Cause.LAST_TOKEN, length - 1),
+            (Cause.EVICTED, max(anywhere, reuse.hit)),
+            (Cause.MIN_REUSE, max(takeable, reuse.hit)),
+            (Cause.SLOT, max(reuse.common, reuse.hit)),
+        ]
+        if reuse.cut is not None:
+            ceilings.append((reuse.cut, reuse.hit))
+        full = max(min(reuse.common, length - 1), reuse.hit)
+        return Expectation(
+            hit_len=reuse.hit,
+            position_start=reuse.hit,
+            ledger=Ledger.waterfall(length, ceilings),
+            per_group={
+                str(group): full if group.kind is Kind.FULL or self.options.whole else reuse.hit
+                for group in self.options.groups
+            },
+            junction=reuse.hit,
+            backed_len=reuse.backed,
+            approximate_len=reuse.moved,
+        )
+
+    @staticmethod
+    def _held(lease: Lease) -> Held:
+        assert isinstance(lease.held, Held)
+        return lease.held
