@@ -92,19 +92,8 @@ def merged(results: Iterable[FuzzResult], new: FuzzResult) -> list[FuzzResult]:
 
 def table(results: Iterable[FuzzResult]) -> str:
     """Markdown."""
-    columns = [
-        "engine",
-        "configuration",
-        "groups",
-        "options",
-        "variants",
-        "against",
-        "seed",
-        "requests",
-        "hits",
-        "differing",
-        "remark",
-    ]
+    columns = ("engine", "configuration", "groups", "options", "variants", "against", "seed")
+    columns = (*columns, "requests", "with a hit", "differ", "remark")
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for each in results:
         options = ", ".join(f"`{key}` {value}" for key, value in each.options.items()) or "-"

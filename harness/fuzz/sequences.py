@@ -107,7 +107,7 @@ class Drawing:
 
     def _output(self, prompt: Tokens) -> Tokens:
         longest = self._configuration.longest_output
-        count = 1 if self._chance(0.6) else self._length(longest)
+        count = 1 if self._chance(0.75) else self._length(longest)
         if self._chance(0.3):
             # What an earlier sequence goes on with: keys that cover the next token see it.
             for past in reversed(self._past):
