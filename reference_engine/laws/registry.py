@@ -6,13 +6,15 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from reference_engine.laws import llama_cpp, sglang, tensorrt_llm, vllm
+from reference_engine.laws import deepinfer, llama_cpp, sglang, tensorrt_llm, vllm, vllm_ascend
 from reference_engine.laws.base import Law
 from reference_engine.laws.entry import GROUPS, LawEntry
 from vocabulary.errors import UsageError
 
 LAWS: dict[str, LawEntry] = {
-    entry.id: entry for system in (vllm, sglang, llama_cpp, tensorrt_llm) for entry in system.ENTRIES
+    entry.id: entry
+    for system in (vllm, vllm_ascend, sglang, llama_cpp, tensorrt_llm, deepinfer)
+    for entry in system.ENTRIES
 }
 
 
