@@ -6,6 +6,7 @@ history of computed tokens beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,8 +95,8 @@ def _findings(
     for name, value, source in (("hit", hit, reply.hit_source), ("start", start, reply.position_source)):
         if value is not None and not 0 <= value <= cap:
             note(FindingKind.OUT_OF_RANGE, f"{name} {value} ({source}) lies outside [0, {cap}]")
-    if hit is not None and hit > lcp:
-        note(FindingKind.APPROXIMATE, f"hit {hit} is longer than the true common prefix {lcp}")
+    for kind, detail in _borrowed(facts, reply, lcp, expectation):
+        note(kind, detail)
     same_expected = expectation is None or expectation.hit_len == expectation.position_start
     if hit is not None and start is not None and same_expected and hit != start:
         note(
@@ -113,6 +114,25 @@ def _findings(
                 kind = FindingKind.UNEXPLAINED if value < expected else FindingKind.SURPLUS
                 note(kind, f"{name} {value}, the law {facts.law} says {expected}")
     return found
+
+
+def _borrowed(
+    facts: EngineFacts, reply: Reply, lcp: int, expectation: Expectation | None
+) -> Iterator[tuple[FindingKind, str]]:
+    """What the hit counts although it was computed for another prefix, or is not held at all."""
+    hit = reply.hit_len
+    if hit is None:
+        return
+    moved = expectation.approximate_len if expectation else 0
+    if hit > lcp:
+        yield FindingKind.APPROXIMATE, f"hit {hit} is longer than the true common prefix {lcp}"
+    elif hit and moved:
+        yield FindingKind.APPROXIMATE, f"{moved} tokens of hit {hit} were computed behind another prefix and moved"
+    seen, expected = reply.backed_len, expectation.backed_len if expectation else None
+    if seen is not None and seen < hit:
+        yield FindingKind.UNBACKED, f"hit {hit}, of which some layers hold only {seen} tokens (by the engine's cache)"
+    elif seen is None and expected is not None and expected < hit:
+        yield FindingKind.UNBACKED, f"hit {hit}, of which some layers hold only {expected} tokens (by law {facts.law})"
 
 
 def _tiles(steps: tuple[tuple[int, int], ...], start: int, end: int) -> bool:

@@ -31,7 +31,8 @@ class FindingKind(StrEnum):
     SURPLUS = "surplus"
     """The engine reused more than its law allows."""
     APPROXIMATE = "approximate"
-    """The hit is longer than the true common prefix with anything computed before."""
+    """The hit is longer than the true common prefix with anything computed before, or part of it was computed behind
+    another prefix and moved."""
     UNBACKED = "unbacked"
     """The hit is longer than what some group of layers really holds: the model computes on other memory."""
     OUT_OF_RANGE = "out_of_range"

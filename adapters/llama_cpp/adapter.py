@@ -12,8 +12,8 @@ from adapters.http import HttpClient
 from adapters.llama_cpp.engine import LlamaCppEngine
 from adapters.llama_cpp.facts import ServerFacts, read_facts, resolved_options
 from adapters.llama_cpp.groups import groups_of
-from adapters.llama_cpp.launch import launch
-from adapters.llama_cpp.law import slot_law
+from adapters.llama_cpp.launch import Launched, launch
+from adapters.llama_cpp.law import server_law
 from adapters.llama_cpp.options import LOG_SHOWS_POSITIONS, LlamaCppOptions
 from adapters.llama_cpp.server_log import ServerLog
 from checkpoints import Checkpoint
@@ -46,8 +46,8 @@ class LlamaCppAdapter(Adapter):
     def law_for(
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
     ) -> tuple[str, dict[str, Any]]:
-        """The slot law, for memories that keep every position and caches that are slots only."""
-        return slot_law(_options(spec), facts_options, groups, attached=spec.mode is Mode.ATTACH)
+        """The server's law; of an attached server only where all that decides is stated."""
+        return server_law(_options(spec), facts_options, groups, attached=spec.mode is Mode.ATTACH)
 
     def _launch(self, spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder: Path) -> Engine:
         server = launch(spec, options, model, folder)
@@ -64,6 +64,10 @@ class LlamaCppAdapter(Adapter):
             raise
         finally:
             client.close()
+
+        def restart() -> Launched:
+            return launch(spec, options, model, folder)
+
         return LlamaCppEngine(
             facts,
             server.url,
@@ -71,6 +75,7 @@ class LlamaCppAdapter(Adapter):
             ram_cache=options.cache_ram_mib != 0,
             timeout_s=spec.request_timeout_s,
             process=server.process,
+            restart=restart,
             log=ServerLog(log) if options.verbosity >= LOG_SHOWS_POSITIONS else None,
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from adapters.http import HttpClient
 from adapters.llama_cpp.completion import UNFIT_OUTPUT, Timed, body_of, reply_of, spans, unfit_output
+from adapters.llama_cpp.launch import Launched
 from adapters.llama_cpp.server_log import ServerLog
 from adapters.process import EngineProcess
 from vocabulary.engine import EngineFacts, Reply, TokenRequest
@@ -28,13 +29,14 @@ class LlamaCppEngine:
         timeout_s: float,
         api_key: str | None = None,
         process: EngineProcess | None = None,
+        restart: Callable[[], Launched] | None = None,
         log: ServerLog | None = None,
     ) -> None:
-        """`process` and `log` are those of a launched server; `ram_cache`: it keeps prompts outside the slots too."""
+        """`process`, `restart` and `log` are a launched server's; `ram_cache`: it keeps prompts beside the slots."""
         self.facts = facts
         self._url, self._timeout_s, self._api_key = url, timeout_s, api_key
         self._slots, self._ram_cache = slots, ram_cache
-        self._process, self._log = process, log
+        self._process, self._restart, self._log = process, restart, log
         self._client = self._connect()
 
     def send(self, request: TokenRequest) -> Reply:
@@ -50,7 +52,17 @@ class LlamaCppEngine:
         return self._located([reply_of(each.result()) for each in pending])
 
     def reset(self) -> bool:
-        """Erase every slot. False where that is not enabled, or a RAM cache remains, which nothing can clear."""
+        """Erase every slot. A RAM cache cannot be erased: a launched server starts anew, an attached one is False.
+
+        EngineUnavailable when it does not come up again.
+        """
+        if self._ram_cache and self._restart is not None:
+            self.close()
+            server = self._restart()
+            self._process, self._url = server.process, server.url
+            self._log = None if self._log is None else ServerLog(server.process.log)
+            self._client = self._connect()
+            return True
         erased = [self._client.post(f"/slots/{slot}?action=erase", {})[0] == 200 for slot in range(self._slots)]
         return all(erased) and not self._ram_cache
 

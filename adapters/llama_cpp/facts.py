@@ -10,6 +10,7 @@ from typing import Any
 from adapters.http import HttpClient
 from adapters.llama_cpp.kv_types import kv_type
 from adapters.llama_cpp.options import LlamaCppOptions
+from adapters.llama_cpp.state_size import state_sizes
 from checkpoints import Checkpoint
 from vocabulary.errors import EngineUnavailable
 
@@ -59,7 +60,7 @@ def read_facts(client: HttpClient, model: Checkpoint) -> ServerFacts:
 def resolved_options(
     options: LlamaCppOptions, model: Checkpoint, server: ServerFacts, log: Path | None
 ) -> dict[str, Any]:
-    """Options as the server resolved them: what it reports, and for the rest what it was started with.
+    """Options as the server resolved them: what it reports, for the rest what it was started with, and state sizes.
 
     `log`: of a launched server; without one only what the user stated is known besides.
     """
@@ -69,7 +70,8 @@ def resolved_options(
     types = {name: kv_type(getattr(options, name), model.dtype) for name in ("type_k", "type_v")}
     printed = dict(_CONTEXT.findall(log.read_text(encoding="utf-8", errors="replace")))
     values = {name: _value(text) for name, text in printed.items()}
-    return options.model_dump(mode="json") | types | values | read_back
+    known = options.model_dump(mode="json") | types | values | read_back
+    return known | state_sizes(model, known)
 
 
 def _value(text: str) -> int | bool | str:

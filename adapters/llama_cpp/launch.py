@@ -119,8 +119,8 @@ def _params(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folde
     threads = -1 if options.n_threads is None else options.n_threads
     attention = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[options.flash_attn]
     same = (
-        "n_ctx", "n_parallel", "cache_ram_mib", "n_cache_reuse", "n_ctx_checkpoints", "checkpoint_min_step",
-        "swa_full", "n_batch", "n_ubatch", "slot_prompt_similarity", "kv_unified", "verbosity",
+        "n_ctx", "n_parallel", "cache_ram_mib", "cache_idle_slots", "n_cache_reuse", "n_ctx_checkpoints",
+        "checkpoint_min_step", "swa_full", "n_batch", "n_ubatch", "slot_prompt_similarity", "kv_unified", "verbosity",
     )  # fmt: skip
     return {name: getattr(options, name) for name in same} | {
         "model.path": str(model.gguf),
@@ -166,4 +166,6 @@ def _flags(spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint, folder
     switches = ["--offline", "--kv-unified" if options.kv_unified else "--no-kv-unified"]
     if options.swa_full:
         switches.append("--swa-full")
+    if not options.cache_idle_slots:
+        switches.append("--no-cache-idle-slots")
     return [*switches, *(str(part) for flag in flags.items() for part in flag)]

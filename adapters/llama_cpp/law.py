@@ -1,4 +1,4 @@
-"""Which configurations of llama-server the slot law covers."""
+"""Which configurations of llama-server its law covers, and the options the law reads."""
 
 from __future__ import annotations
 
@@ -9,31 +9,39 @@ from adapters.llama_cpp.options import LlamaCppOptions
 from vocabulary.errors import LawDoesNotCover
 
 LAW = "llama.cpp"
-UNREPORTED = {"cache_ram_mib", "n_cache_reuse", "slot_prompt_similarity"}
+ALWAYS = ("cache_ram_mib", "n_cache_reuse", "slot_prompt_similarity")
 """Options that decide the outcome and that no endpoint reports."""
+WITH_SLOTS = ("kv_unified",)
+WITH_CHECKPOINTS = ("n_batch", "n_ubatch", "n_ctx_checkpoints", "checkpoint_min_step")
+WITH_WINDOWS = ("swa_full",)
+READ = (
+    "n_parallel", "n_ctx_slot", "cache_idle_slots", *ALWAYS, *WITH_SLOTS, *WITH_CHECKPOINTS, *WITH_WINDOWS,
+    "state_bytes_per_token", "window_bytes_per_token", "recurrent_state_bytes",
+)  # fmt: skip
+"""All that the law reads of the resolved options, besides the layer groups."""
 
 
-def slot_law(
+def server_law(
     options: LlamaCppOptions, facts_options: Mapping[str, Any], groups: tuple[str, ...], *, attached: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Law id and options; LawDoesNotCover where memories drop positions or something besides the slots keeps prompts.
+    """Law id and options; LawDoesNotCover where something that decides the outcome is not known.
 
     `attached`: only options that the user has set are known, the defaults are hitparity's own.
     """
-    slots = facts_options.get("n_parallel", options.n_parallel)
-    deciding = UNREPORTED | ({"kv_unified"} if slots > 1 else set())
-    unsaid = sorted(deciding - options.model_fields_set) if attached else []
-    gone = [group for group in groups if group.startswith("swa:") and not options.swa_full]
-    other = [group for group in groups if group != "full" and not group.startswith("swa:")]
-    for applies, why in (
-        (unsaid, f"an attached server does not report {', '.join(unsaid)}; state it in options"),
-        (gone, f"no law for the window cache of {', '.join(gone)}; swa_full = true keeps it whole"),
-        (other, f"no law for {', '.join(other)} layers, which go back to context checkpoints only"),
-        (options.cache_ram_mib, "no law for the RAM cache, whose use depends on history; cache_ram_mib = 0"),
-        (options.n_cache_reuse, "no law for moved chunks, which are no prefix; n_cache_reuse = 0"),
-        (options.kv_unified and slots > 1, "no law for slots that purge one another; kv_unified = false"),
-    ):
-        if applies:
-            raise LawDoesNotCover(f"llama.cpp: {why}")
-    law = {"n_parallel": slots, "slot_prompt_similarity": options.slot_prompt_similarity}
-    return LAW, law | {name: facts_options[name] for name in ("n_ctx_slot",) if name in facts_options}
+    known = options.model_dump(mode="json") | dict(facts_options)
+    if attached:
+        deciding = set(ALWAYS)
+        deciding |= set(WITH_SLOTS) if known["n_parallel"] > 1 else set()
+        deciding |= set(WITH_CHECKPOINTS) if groups != ("full",) else set()
+        deciding |= set(WITH_WINDOWS) if any(group.startswith("swa:") for group in groups) else set()
+        if unsaid := sorted(deciding - options.model_fields_set):
+            raise LawDoesNotCover(
+                f"llama.cpp: an attached server does not report {', '.join(unsaid)}; state it in options"
+            )
+        if known["cache_ram_mib"]:
+            raise LawDoesNotCover(
+                "llama.cpp: an attached server's RAM cache holds what was there before and cannot be emptied; "
+                "start it with --cache-ram 0"
+            )
+    law: dict[str, Any] = {"groups": list(groups)}
+    return LAW, law | {name: known[name] for name in READ if known.get(name) is not None}

@@ -5,7 +5,8 @@ makes the outcome depend on history or on batch shapes (checked with llama.cpp b
 
     n_parallel = 1       the server's own default is four slots: a prompt below the similarity threshold then
                          goes to an empty slot and hits nothing
-    cache_ram_mib = 0    the RAM cache (8192 MiB by default) is consulted only for some requests, and nothing clears it
+    cache_ram_mib = 0    the RAM cache (8192 MiB by default) is consulted only for some requests, and only a new start
+                         of the server clears it
     flash_attn = "off"   without it warm and cold logits agree to 1e-6; the CPU's flash attention rounds K and V to
                          16 bits and moves a log-probability by up to 2e-3 with the batch shape
     type_k = "auto"      f32 for a float32 checkpoint, else llama.cpp's f16
@@ -33,6 +34,8 @@ class LlamaCppOptions(Options):
     """Slots."""
     cache_ram_mib: int = Field(0, ge=-1)
     """Host-memory prompt cache in MiB; 0: off, -1: no limit."""
+    cache_idle_slots: bool = True
+    """Copy idle slots to that cache whenever a request starts, and empty them if `kv_unified`."""
     n_cache_reuse: int = Field(0, ge=0)
     """Shortest chunk in tokens that may be moved to another position; 0: off. Moved chunks are approximate."""
     n_ctx_checkpoints: int = Field(32, ge=0)
