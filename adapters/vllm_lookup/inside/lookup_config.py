@@ -97,6 +97,8 @@ def read_group(text: str, block_size: int) -> Group:
 def configure(options: dict[str, Any], folder: Path) -> tuple[Any, list[Group]]:
     """vLLM's configuration and the groups; Refused names the option and the version."""
     given = DEFAULTS | options
+    if given.get("num_gpu_blocks_override") is not None and "max_model_len" not in options:
+        given["max_model_len"] = -1  # as long as the pool allows
     groups = [read_group(text, given["block_size"]) for text in given.pop("groups", ["full"])]
     given["block_size"] = next((g.block for g in groups if g.kind != "gdn"), groups[0].block)
     speculation = {name: given.pop(name) for name in SPECULATION if name in given}

@@ -45,6 +45,7 @@ class Session:
         self.outputs: dict[str, Iterator[int]] = {}
         self.adapters: dict[str, Any] = {}
         self.core: Any = None
+        _without_detours()
         self.configure(options)
 
     def configure(self, options: dict[str, Any]) -> None:
@@ -53,8 +54,6 @@ class Session:
         from vllm.v1.engine.core import EngineCore
 
         self.core = None
-        gc.unfreeze()
-        gc.collect()
         # The engine core caches environment variables from its first start on; one of them is an option here.
         vllm.envs.disable_envs_cache()
         self.config, self.groups = self.config_of.configure(options, self.folder)
@@ -284,12 +283,25 @@ class Session:
         }
 
     def _granule(self) -> int:
-        """Tokens to which a hit is aligned."""
+        """Tokens to which a hit is aligned; the coordinator of 0.23 has no name for it."""
         coordinator = self.manager.coordinator
-        for name in ("cache_hit_alignment_tokens", "lcm_block_size", "block_size"):
-            if isinstance(value := getattr(coordinator, name, None), int):
-                return value
-        return int(self.config.cache_config.block_size)
+        if len(self.groups) == 1:
+            return int(self.groups[0].block)
+        return int(getattr(coordinator, "_cache_hit_alignment_tokens", coordinator.scheduler_block_size))
+
+
+def _without_detours() -> None:
+    """Leave out what costs seconds per configuration and decides nothing here.
+
+    vLLM inspects a model's class in a child process that imports everything anew, because a parent must not touch its
+    GPU; and it walks the whole heap to freeze it whenever an engine core starts.
+    """
+    import vllm.model_executor.models.registry
+    import vllm.v1.engine.core
+
+    vllm.model_executor.models.registry._run_in_subprocess = lambda inspect: inspect()
+    vllm.v1.engine.core.freeze_gc_heap = lambda: None
+    gc.freeze()
 
 
 def main() -> None:
