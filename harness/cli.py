@@ -16,6 +16,7 @@ import adapters.env_cli
 import checkpoints.cli
 import harness.cases_cli
 import harness.fuzz_cli
+import harness.report_cli
 from harness.experiment import load_experiment
 from harness.listing import Topic, listing
 from harness.plan import Group, plan
@@ -38,6 +39,7 @@ app.add_typer(checkpoints.cli.app, name="model", help="Make and check model fold
 
 app.command()(harness.cases_cli.check)
 app.command()(harness.fuzz_cli.fuzz)
+app.command()(harness.report_cli.report)
 
 PIPE_WIDTH = 120
 Results = Annotated[
@@ -78,34 +80,14 @@ def run(
         progress.stop()
     done = load_run(folder)
     written = write_report(done, folder / "report")
+    page = harness.report_cli.write_page(done, folder / "report" / harness.report_cli.PAGE)
     tables = run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells)
     console = widened(_console(), tables)
     for table in tables:
         console.print(table)
     console.print(f"records: {escape(str(folder))}", soft_wrap=True)
-    console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
+    console.print(f"report:  {escape(str(written[0]))}, {escape(page.name)} beside it", soft_wrap=True)
     raise typer.Exit(code)
-
-
-@app.command()
-def report(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: DIR/<experiment>/<run>.")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: RUN/report.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Print every request, sentinels and controls included.")] = False,
-) -> None:
-    """Print a run's tables again and write its Markdown report and figures."""
-    from harness.report import write_report
-    from harness.table import run_tables, widened
-
-    done = load_run(run_folder)
-    written = write_report(done, out or run_folder / "report")
-    tables = run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells)
-    console = widened(_console(), tables)
-    for remark in done.remarks:
-        console.print(escape(remark), soft_wrap=True)
-    for table in tables:
-        console.print(table)
-    console.print(f"report:  {escape(str(written[0]))}", soft_wrap=True)
 
 
 @app.command("list")

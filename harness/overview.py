@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from harness.outcome import exit_code
 from harness.records import CellManifest, CellStatus, FindingKind, RequestRecord, Role
-from harness.runner import exit_code
 from harness.store import Run
 from harness.summary import (
     EngineSummary,
@@ -196,13 +196,14 @@ def overview(run: Run) -> Overview:
     views = workload_views(run.requests)
     summaries = engine_summaries(run.cells, run.requests)
     found = remarks(run.cells, run.requests)
+    code, unfinished = exit_code(run), unfinished_cells(run.cells, run.requests, run.manifest.cells)
     return Overview(
         experiment=plain(run.manifest.experiment),
         started=run.manifest.started,
         hitparity=run.manifest.hitparity,
         machine=dict(machine_lines(run)),
         verdict=verdict(run.cells, run.requests, run.manifest.cells),
-        exit_code=exit_code(run),
+        exit_code=ExitCode.INCONCLUSIVE if code is ExitCode.CLEAN and unfinished else code,
         engines=tuple(_engine_line(c) for c in configurations(run)),
         workloads=tuple(_workload_line(view) for view in views),
         totals=tuple(_total_line(summary) for summary in summaries),

@@ -22,14 +22,14 @@ from harness.experiment import Experiment
 from harness.interrupt import Interrupt
 from harness.judge import Judge
 from harness.machine import hitparity_version, machine_facts
+from harness.outcome import GRAVEST_FIRST, INCONCLUSIVE, exit_code
 from harness.plan import Cell, Group
-from harness.records import CellManifest, CellStatus, FindingKind, RequestRecord, RunManifest
+from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
 from harness.store import (
     CELL_FILE,
     REQUESTS_FILE,
     RUN_FILE,
     RequestLog,
-    Run,
     RunLock,
     completed,
     latest_run,
@@ -45,15 +45,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRACEBACK_FILE = "traceback.txt"
-GRAVEST_FIRST = (
-    ExitCode.INTERRUPTED,
-    ExitCode.UNAVAILABLE,
-    ExitCode.USAGE,
-    ExitCode.FINDINGS,
-    ExitCode.INCONCLUSIVE,
-)
-INCONCLUSIVE = frozenset({FindingKind.COLD_DIFFERS, FindingKind.NO_WARM_HIT})
-"""Findings that say nothing against the engine's lookup, but leave a question open."""
 
 
 class Progress(Protocol):
@@ -103,16 +94,6 @@ def open_run(experiment: Experiment, source: Path, groups: Sequence[Group], resu
     )
     write_manifest(folder / RUN_FILE, manifest)
     return folder
-
-
-def exit_code(run: Run, *, interrupted: bool = False) -> ExitCode:
-    """The gravest thing that happened in a run, whichever invocation measured it."""
-    codes = {cell.exit_code for cell in run.cells}
-    if any(request.findings for request in run.requests):
-        codes.add(ExitCode.FINDINGS)
-    if interrupted:
-        codes.add(ExitCode.INTERRUPTED)
-    return next((code for code in GRAVEST_FIRST if code in codes), ExitCode.CLEAN)
 
 
 class Runner:
