@@ -11,6 +11,9 @@ from harness.records import RequestRecord
 from harness.wording import plain
 from vocabulary.ledger import Cause
 
+MANY = 2
+"""More subjects than a title holds."""
+
 
 def patch_of(cause: Cause) -> Patch:
     """Legend handle and style of a cause."""
@@ -20,4 +23,5 @@ def patch_of(cause: Cause) -> Patch:
 
 def subject(requests: Sequence[RequestRecord]) -> str:
     """Workload and model, or how many there are."""
-    return ", ".join(dict.fromkeys(plain(f"{r.workload} on {r.model}") for r in requests)) or "no requests"
+    names = list(dict.fromkeys(plain(f"{r.workload} on {r.model}") for r in requests))
+    return (", ".join(names) or "no requests") if len(names) <= MANY else f"{len(names)} workloads"
