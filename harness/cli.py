@@ -15,7 +15,9 @@ from rich.table import Table
 import adapters.env_cli
 import checkpoints.cli
 import harness.cases_cli
+import harness.explain_cli
 import harness.fuzz_cli
+import harness.latency_cli
 import harness.report_cli
 from harness.experiment import load_experiment
 from harness.listing import Topic, listing
@@ -39,6 +41,8 @@ app.add_typer(checkpoints.cli.app, name="model", help="Make and check model fold
 
 app.command()(harness.cases_cli.check)
 app.command()(harness.fuzz_cli.fuzz)
+app.command()(harness.explain_cli.explain)
+app.command()(harness.latency_cli.latency)
 app.command()(harness.report_cli.report)
 
 PIPE_WIDTH = 120

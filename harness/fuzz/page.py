@@ -17,6 +17,10 @@ from harness.fuzz.configurations import configurations
 from vocabulary.engine import Fidelity
 from vocabulary.errors import UsageError
 
+COLUMNS = (
+    "engine", "configuration", "groups", "options", "variants", "against", "seed",
+    "requests", "with a hit", "differ", "remark",
+)  # fmt: skip
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
@@ -92,9 +96,7 @@ def merged(results: Iterable[FuzzResult], new: FuzzResult) -> list[FuzzResult]:
 
 def table(results: Iterable[FuzzResult]) -> str:
     """Markdown."""
-    columns = ("engine", "configuration", "groups", "options", "variants", "against", "seed")
-    columns = (*columns, "requests", "with a hit", "differ", "remark")
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     for each in results:
         options = ", ".join(f"`{key}` {value}" for key, value in each.options.items()) or "-"
         remarks = [f"{count} sequences not compared: {reason}" for reason, count in each.not_covered.items()]

@@ -1,0 +1,161 @@
+"""`hitparity explain`: why a hit is not longer, by engine and release, and what would lengthen it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cases_cli import terminal
+from harness.fuzz_cli import parse_option
+from vocabulary.errors import LawDoesNotCover, UsageError
+
+if TYPE_CHECKING:
+    from harness.cases.format import Case
+    from harness.explain.counterfactual import World
+    from harness.explain.show import Block, Row
+
+MTP: dict[str, dict[str, Any]] = {
+    "vllm": {"method": "mtp", "num_speculative_tokens": 1},
+    "sglang": {"speculative_algorithm": "EAGLE"},
+}
+"""What `--mtp` means, by system."""
+
+
+def explain(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; with --request.")] = None,
+    request: Annotated[str | None, typer.Option(metavar="ID", help="Request of RUN.")] = None,
+    case: Annotated[str | None, typer.Option(metavar="FILE[:ID]", help="Cases to explain.")] = None,
+    lengths: Annotated[
+        str | None, typer.Option("--prompt-lengths", metavar="N,...", help="Prompts of these lengths, in this order.")
+    ] = None,
+    relation: Annotated[
+        str, typer.Option(help="prefix: prefixes of one sequence; repeat; fresh; siblings:S: S tokens shared.")
+    ] = "prefix",
+    times: Annotated[int, typer.Option(min=1, max=100, help="Send the list this often.")] = 1,
+    engine: Annotated[
+        list[str], typer.Option("--engine", metavar="ENGINE@VERSION", help="Law id; repeat it to compare.")
+    ] = [],  # noqa: B006  (typer copies it)
+    groups: Annotated[str | None, typer.Option(metavar="GROUP,...", help="Such as full:1536,gdn:1536.")] = None,
+    mtp: Annotated[bool, typer.Option("--mtp", help="With an MTP or EAGLE drafter.")] = False,
+    page: Annotated[int | None, typer.Option(min=1, help="SGLang's page size.")] = None,
+    option: Annotated[
+        list[str], typer.Option("--option", metavar="KEY=VALUE", help="Engine option; JSON values.")
+    ] = [],  # noqa: B006
+    without_levers: Annotated[bool, typer.Option("--no-levers", help="Do not look for what would help.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Say why each prompt hits what it hits: picture, binding constraint, and options that would lengthen the hit."""
+    from harness.explain import show
+
+    given = [name for name, value in (("RUN", run), ("--case", case), ("--prompt-lengths", lengths)) if value]
+    if len(given) != 1:
+        raise UsageError(f"give one of RUN, --case and --prompt-lengths, not {' and '.join(given) or 'none'}")
+    levers = not without_levers
+    if run is not None:
+        blocks = [_recorded(run, request, levers)]
+    elif case is not None:
+        blocks = _cases(case, engine, levers)
+    else:
+        assert lengths is not None
+        blocks = _lengths(lengths, relation, times, engine, _options(groups, option, page), mtp, levers)
+    if as_json:
+        typer.echo(json.dumps(show.as_json(blocks), indent=1))
+        return
+    console = terminal()
+    for line in show.lines(blocks, console):
+        console.print(line, soft_wrap=True)
+
+
+def _options(groups: str | None, option: list[str], page: int | None) -> dict[str, Any]:
+    options = dict(parse_option(text) for text in option)
+    if groups:
+        options["groups"] = groups.split(",")
+    if page is not None:
+        options["page_size"] = page
+    return options
+
+
+def _lengths(
+    text: str, relation: str, times: int, engines: list[str], options: dict[str, Any], mtp: bool, levers: bool
+) -> list[Block]:
+    from harness.cases.format import Case
+    from harness.explain.sequence import from_lengths, parse_lengths
+
+    if not engines:
+        raise UsageError("--prompt-lengths needs --engine, such as --engine vllm@0.32 (`hitparity list laws`)")
+    requests = from_lengths(parse_lengths(text), relation, times)
+    cases = []
+    for law_id in engines:
+        given = dict(options)
+        system = law_id.partition("@")[0].removesuffix("-ascend")
+        if mtp and system not in MTP:
+            raise UsageError(f"--mtp: {law_id} has no drafter that touches its lookup; there are {', '.join(MTP)}")
+        given |= MTP[system] if mtp else {}
+        groups = tuple(given.pop("groups", ("full",)))
+        cases.append(Case(id=law_id, source="", engine=law_id, groups=groups, options=given, requests=requests))
+    return _blocks(cases, levers)
+
+
+def _cases(text: str, engines: list[str], levers: bool) -> list[Block]:
+    from harness.explain.sequence import find_case
+
+    blocks = []
+    for placed in find_case(text):
+        asked = [placed.case, *(placed.case.model_copy(update={"engine": law_id}) for law_id in engines)]
+        blocks += _blocks(asked, levers, title=placed.case.id)
+    return blocks
+
+
+def _blocks(cases: list[Case], levers: bool, title: str = "") -> list[Block]:
+    from harness.explain.show import Block
+
+    worlds = [_world(case) for case in cases]
+    blocks = []
+    for index, request in enumerate(cases[0].requests):
+        head = f"{title}, request" if title else "request"
+        stated = "" if request.hit_len is None else f", stated hit {request.hit_len}"
+        rows = [_row(case.engine, world.until(index), levers) for case, world in zip(cases, worlds, strict=True)]
+        prefix = next((row.explanation.lcp_len for row in rows if row.explanation), None)
+        known = "" if prefix is None else f", {prefix} of them computed before"
+        text = f"{head} {index}: {len(request.prompt)} tokens{known}{stated}"
+        blocks.append(Block(title=text, rows=tuple(rows)))
+    return blocks
+
+
+def _world(case: Case) -> World:
+    from harness.explain.counterfactual import Sent, World
+
+    sent = [Sent(case.token_request(i), request.output_ids) for i, request in enumerate(case.requests)]
+    return World(law_id=case.engine, options=case.law_options, sent=tuple(sent))
+
+
+def _row(label: str, world: World, levers: bool, observed: int | None = None) -> Row:
+    from harness.explain.explanation import explain as explain_last
+    from harness.explain.show import Row
+
+    options = dict(world.options)
+    try:
+        explanation = explain_last(world, with_levers=levers)
+    except (LawDoesNotCover, UsageError) as why:
+        return Row(label=label, options=options, explanation=None, refused=str(why))
+    return Row(label=label, options=options, explanation=explanation, observed_hit_len=observed)
+
+
+def _recorded(folder: Path, request_id: str | None, levers: bool) -> Block:
+    from harness.explain.recorded import find_record, world_of
+    from harness.explain.show import Block, Row
+
+    if request_id is None:
+        raise UsageError(f"{folder}: which request? --request ID; ids are in its requests.jsonl files")
+    run, cell, record = find_record(folder, request_id)
+    title = (
+        f"{record.request_id} ({record.label}): {record.prompt_len} tokens, {record.lcp_len} of them computed before"
+    )
+    try:
+        row = _row(record.engine_label, world_of(run, cell, record), levers, record.hit_len)
+    except LawDoesNotCover as why:
+        row = Row(label=record.engine_label, options={}, explanation=None, refused=str(why))
+    return Block(title=title, rows=(row,))
