@@ -15,9 +15,10 @@ from adapters.llama_cpp_python.options import LlamaCppPythonOptions
 from adapters.worker import Worker, WorkerEngine, facts_from
 from checkpoints import Checkpoint
 from vocabulary.engine import Engine, Mode
-from vocabulary.errors import EngineUnavailable, LawDoesNotCover, UsageError
+from vocabulary.errors import EngineUnavailable, UsageError
 
 LAW = "llama-cpp-python@0.3"
+READ = ("n_ctx", "n_batch", "n_ubatch", "swa_full")
 WORKER = Path(__file__).with_name("worker.py")
 ALL_LAYERS = -1
 NOTES = (
@@ -57,19 +58,14 @@ class LlamaCppPythonAdapter(Adapter):
             start_timeout_s=spec.start_timeout_s,
             request_timeout_s=spec.request_timeout_s,
         )
-        said, groups, notes = worker.facts, groups_of(model), list(NOTES)
+        said, groups = worker.facts, groups_of(model)
         if (said["vocab_size"], said["dtype"]) != (model.vocab_size, model.dtype):
             worker.close()
             raise EngineUnavailable(
                 f"{self.name}: loaded {said['vocab_size']} tokens in {said['dtype']} from {model.gguf}, but its folder "
                 f"says {model.vocab_size} in {model.dtype}; make the folder again with `hitparity model make`"
             )
-        law: str | None = None
-        law_options: dict[str, Any] = {}
-        try:
-            law, law_options = self.law_for(spec, said["options"], groups)
-        except LawDoesNotCover as why:
-            notes.append(str(why))
+        law, law_options = self.law_for(spec, said["options"], groups)
         facts = facts_from(
             said,
             engine=self.name,
@@ -80,23 +76,16 @@ class LlamaCppPythonAdapter(Adapter):
             caps_last_token=False,
             law=law,
             law_options=law_options,
-            notes=notes,
+            notes=list(NOTES),
         )
         return WorkerEngine(worker, facts)
 
     def law_for(
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
     ) -> tuple[str, dict[str, Any]]:
-        """The one-slot law, for memories that keep every position."""
-        for group in groups:
-            if group.startswith("swa:") and not facts_options.get("swa_full", _options(spec).swa_full):
-                raise LawDoesNotCover(
-                    f"{self.name}: no law for the window cache of {group}, which 0.3.36 reuses beyond what it holds; "
-                    f"swa_full = true keeps it whole"
-                )
-            if group != "full" and not group.startswith("swa:"):
-                raise LawDoesNotCover(f"{self.name}: no law for {group} layers, whose state cannot be cut back")
-        return LAW, {"n_ctx": facts_options.get("n_ctx", _options(spec).n_ctx)}
+        """The law of one context; it covers every memory, hits on window caches with holes included."""
+        known = _options(spec).model_dump() | dict(facts_options)
+        return LAW, {"groups": list(groups)} | {name: known[name] for name in READ}
 
 
 def _options(spec: EngineSpec) -> LlamaCppPythonOptions:

@@ -6,7 +6,8 @@ Protocol: adapters/worker.py, version 1. Requests sent together run one after th
 batching of requests.
 
 Source of the rules read here: llama-cpp-python 0.3.36, `Llama.generate` and `Llama.eval`. Every prefill step
-passes through `LlamaContext.decode`, whose batch carries absolute positions; nothing else reports them.
+passes through `LlamaContext.decode`, whose batch carries absolute positions; nothing else reports them. What a hit
+stands on is read from the context's memory before the request: its first position (`llama_memory_seq_pos_min`).
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import numpy as np
 
 HELLO = 1
 FILE_TYPES = {"0": "float32", "1": "float16", "32": "bfloat16"}
-LOGPROB = "logprob"
+LOGPROB, LOGITS = "logprob", "logits"
 
 
 class RefusedError(Exception):
@@ -72,7 +73,7 @@ class Engine:
         ids, vocab, n_ctx = request["ids"], self.llama.n_vocab(), self.llama.n_ctx()
         if request["namespace"] is not None:
             raise RefusedError("has no cache salt; send this request without a namespace")
-        if unknown := set(request["features"]) - {LOGPROB}:
+        if unknown := set(request["features"]) - {LOGPROB, LOGITS}:
             raise RefusedError(f"cannot do {', '.join(sorted(unknown))}")
         if not ids:
             raise RefusedError("the prompt is empty")
@@ -87,6 +88,8 @@ class Engine:
         """Generate greedily; the fields of a Reply."""
         ids = request["ids"]
         self.batches.clear()
+        first_held = llama_cpp.llama_memory_seq_pos_min(self.llama._ctx.memory, 0)
+        native: dict[str, Any] = {}
         sent = time.monotonic_ns()
         # Closed before the last token would be decoded: it stays without KV, as in a server.
         with contextlib.closing(self.llama.generate(ids, temp=0.0)) as tokens:
@@ -94,6 +97,8 @@ class Engine:
             first = time.monotonic_ns()
             steps = [(start, start + count) for start, count in self.batches]
             logprob = self.logprob(output[0]) if LOGPROB in request["features"] else None
+            if LOGITS in request["features"]:
+                native["logits"] = self.logits().tolist()
             output += [next(tokens) for _ in range(request["max_tokens"] - 1)]
         hit = steps[0][0] if steps else len(ids)
         return {
@@ -109,14 +114,30 @@ class Engine:
             "first_token_ns": first,
             "done_ns": time.monotonic_ns(),
             "steps": steps,
-            "native": {"n_tokens": self.llama.n_tokens},
+            "backed_len": self.backed(hit, first_held),
+            "native": {"n_tokens": self.llama.n_tokens, **native},
         }
+
+    def backed(self, hit: int, first_held: int) -> int:
+        """Tokens of a hit that every layer holds; `first_held`: first position in memory before the request, -1: none.
+
+        A recurrent state stands behind one position only; a window layer must hold what the first new token sees.
+        """
+        window = llama_cpp.llama_model_n_swa(self.llama._model.model)
+        if self.llama._is_recurrent or self.llama._is_hybrid:
+            held = first_held == hit - 1
+        else:
+            held = 0 <= first_held <= max(0, hit - window + 1 if window else 0)
+        return hit if held else 0
+
+    def logits(self) -> Any:
+        """Logits of the last decoded position, float64 of the vocabulary's size."""
+        row = np.ctypeslib.as_array(self.llama._ctx.get_logits_ith(-1), shape=(self.llama.n_vocab(),))
+        return row.astype(np.float64)
 
     def logprob(self, token: int) -> float:
         """Natural-log probability of `token` under the logits of the last decoded position."""
-        row = np.ctypeslib.as_array(self.llama._ctx.get_logits_ith(-1), shape=(self.llama.n_vocab(),)).astype(
-            np.float64
-        )
+        row = self.logits()
         top = row.max()
         return float(row[token] - top - np.log(np.exp(row - top).sum()))
 
