@@ -1,65 +1,24 @@
-"""The client floor: time to first token of `adapters.http.HttpClient` against a server that computes nothing.
-
-The server runs in a process of its own and answers any POST with one server-sent event, so what is
-measured is the client, loopback and a minimal server. A warm TTFT near this number says nothing about an engine.
-"""
+"""Time to first token of our HTTP client against a server that computes nothing (harness.client_floor)."""
 
 from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
-import time
 
-from adapters.http import HttpClient
-
-SENDS = 400
-WARM_UP = 50
-SERVER = """
-import http.server, sys
-class Null(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else the body waits 40 ms for the acknowledgement of the headers
-    def log_message(self, *a): pass
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = b'data: {"token": 1}\\n\\ndata: [DONE]\\n\\n'
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Null)
-print(server.server_address[1], flush=True)
-server.serve_forever()
-"""
+from harness.client_floor import body_of, client_floor
 
 
 def measure() -> list[dict[str, object]]:
     """Microseconds from send to first event, by prompt length."""
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        client = HttpClient("null", f"http://127.0.0.1:{server.stdout.readline().strip()}", timeout_s=30)
-        try:
-            return [_row(client, length) for length in (16, 1038, 16_384)]
-        finally:
-            client.close()
-            server.terminate()
-
-
-def _row(client: HttpClient, length: int) -> dict[str, object]:
-    body = {"prompt": list(range(1000, 1000 + length)), "stream": True}
-    times = []
-    for number in range(SENDS + WARM_UP):
-        sent = time.monotonic_ns()
-        (first,) = client.stream("/completion", body)
-        if number >= WARM_UP:
-            times.append((first[0] - sent) / 1000)
-    ordered = sorted(times)
-    return {
-        "prompt_len": length,
-        "body_bytes": len(json.dumps(body)),
-        "p50_us": round(statistics.median(ordered), 1),
-        "p95_us": round(ordered[int(0.95 * len(ordered))], 1),
-    }
+    rows: list[dict[str, object]] = []
+    for length, times in client_floor((16, 1038, 16_384)).items():
+        ordered = sorted(times)
+        rows.append(
+            {
+                "prompt_len": length,
+                "body_bytes": len(json.dumps(body_of(length))),
+                "p50_us": round(1000 * statistics.median(ordered), 1),
+                "p95_us": round(1000 * ordered[int(0.95 * len(ordered))], 1),
+            }
+        )
+    return rows

@@ -80,6 +80,8 @@ class CellRun:
         probes: list[tuple[TokenRequest, str, Reply]] = []
         outputs: list[Ids] = []
         for send in sends:
+            if send.reset_before and probes:
+                self._reset()
             request = self._request(send.prompt(outputs), send.max_tokens, send.namespace, send.features)
             reply = self._exchange(request, send.label, Role.PROBE)
             if not probes and reply.hit_len:

@@ -73,6 +73,8 @@ class EngineEntry(_Strict):
     start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     request_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     environment: dict[str, str] = Field(default_factory=dict)
+    starts: Annotated[int, Field(ge=1, le=100)] = 1
+    """How many times the engine is started and given all its workloads: process starts differ in speed."""
 
     def configurations(self) -> list[tuple[str, EngineSpec]]:
         """`(label, spec)` for every combination of the matrix; options checked by the adapter."""

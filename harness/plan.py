@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,8 +73,9 @@ def plan(experiment: Experiment, only: Sequence[str] = ()) -> tuple[Group, ...]:
     for engine in experiment.engine:
         for chosen, spec in engine.configurations():
             label = _unique(chosen, labels, " ")
-            for model in experiment.models:
-                group_id = _unique(_slug(f"{label}--{Path(model).name}"), group_ids)
+            for model, start in itertools.product(experiment.models, range(engine.starts)):
+                name = f"{label}--{Path(model).name}" + (f"--start{start + 1}" if engine.starts > 1 else "")
+                group_id = _unique(_slug(name), group_ids)
                 cells = []
                 for entry, workload in workloads:
                     if model in (entry.models or experiment.models) and engine.name in (

@@ -10,6 +10,7 @@ from typing import Any
 from workloads.families.base import Parameters
 from workloads.families.changed import Changed, changed
 from workloads.families.grow import Grow, grow
+from workloads.families.pairs import Pairs, pairs
 from workloads.families.questions import Questions, questions
 from workloads.families.repeat import Repeat, repeat
 from workloads.families.siblings import Siblings, siblings
@@ -42,5 +43,6 @@ FAMILIES: dict[str, Family] = {
         _family(Grow, grow),
         _family(Trim, trim),
         _family(Questions, questions),
+        _family(Pairs, pairs),
     )
 }

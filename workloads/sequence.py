@@ -30,6 +30,8 @@ class Send:
     max_tokens: int = 1
     namespace: str | None = None
     features: frozenset[Feature] = frozenset()
+    reset_before: bool = False
+    """Empty the cache before this send."""
 
     def prompt(self, outputs: Sequence[Ids]) -> Ids:
         """The prompt's token IDs, given the outputs of the sends before this one."""

@@ -1,0 +1,150 @@
+"""`hitparity latency`: run pairs and say what a hit saves, with intervals, or read that from a run."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.latency import Figure, Latency, latencies, pairs_of
+from harness.store import RUN_FILE, Run, load_run
+from harness.wording import plain
+from vocabulary.errors import ExitCode, UsageError
+
+LATENCY_FILE = "latency.json"
+
+
+def latency(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="EXPERIMENT|RUN", help="An experiment with `pairs` workloads, or its run."),
+    ] = "latency",
+    results: Annotated[
+        Path, typer.Option("--results", metavar="DIR", help="Folder that runs are written below.")
+    ] = Path("results"),
+    only: Annotated[
+        list[str], typer.Option(metavar="KEY=VALUE", help="Run only cells with this engine, label, model or workload.")
+    ] = [],  # noqa: B006  (typer copies it)
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run; complete cells stay.")] = False,
+) -> None:
+    """Time prompts cold and warm in balanced pairs: TTFT, first-to-last, TPOT and total, with verified hits."""
+    folder, code = Path(what), ExitCode.CLEAN
+    if not (folder / RUN_FILE).is_file():
+        folder, code = _run(what, results, only, resume=resume)
+    done = load_run(folder)
+    rows, gaps = latencies(done.requests)
+    if not rows and not gaps:
+        raise UsageError(
+            f"{what}: no workload of the family `pairs` was timed; `hitparity run latency --dry-run` shows one"
+        )
+    floors = _floors(folder, rows)
+    console = Console()
+    console.width = max(console.width, 130)
+    console.print(_table(rows, floors))
+    console.print(
+        "medians in ms; x: median cold / median warm; [ ]: 95 % interval of the paired ratio; p99 from 100 pairs on"
+    )
+    for sentence in [
+        *gaps,
+        *(f"{row.engine_label}, {row.prompt_len} tokens: left out: {why}" for row in rows for why in row.rejected),
+    ]:
+        console.print(f"! {escape(plain(sentence))}", soft_wrap=True)
+    for path in _figures(done, floors, folder / "report"):
+        console.print(f"figure: {escape(str(path))}", soft_wrap=True)
+    raise typer.Exit(max(code, ExitCode.INCONCLUSIVE if gaps or not rows else ExitCode.CLEAN))
+
+
+def _run(experiment: str, results: Path, only: Sequence[str], *, resume: bool) -> tuple[Path, ExitCode]:
+    """Measure the client floor, run the experiment, return its folder."""
+    from harness.catalogue import find_experiment
+    from harness.experiment import load_experiment
+    from harness.plan import plan
+    from harness.progress import ConsoleProgress
+    from harness.runner import Runner, open_run
+
+    path = find_experiment(experiment)
+    loaded = load_experiment(path)
+    groups = plan(loaded, only)
+    folder = open_run(loaded, path, groups, results, resume=resume)
+    progress = ConsoleProgress()
+    try:
+        return folder, Runner(loaded, path, folder, progress).run(groups)
+    finally:
+        progress.stop()
+
+
+def _floors(folder: Path, rows: Sequence[Latency]) -> dict[int, float]:
+    """Median client floor in ms by prompt length, measured once per run and kept beside its records."""
+    from harness.client_floor import client_floor
+
+    path = folder / LATENCY_FILE
+    known: dict[int, float] = {}
+    if path.is_file():
+        known = {
+            int(length): float(ms) for length, ms in json.loads(path.read_text(encoding="utf-8"))["floor_ms"].items()
+        }
+    missing = sorted({row.prompt_len for row in rows} - set(known))
+    if missing:
+        known |= {length: statistics.median(times) for length, times in client_floor(missing, sends=100).items()}
+    document = {"floor_ms": known, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return known
+
+
+def _table(rows: Sequence[Latency], floors: dict[int, float]) -> Table:
+    table = Table(title="Cold against warm, in pairs", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("engine", overflow="fold")
+    for name in ("L", "hit", "pairs", "warm\nfaster", "TTFT cold > warm", "x", "interval of\nwarm/cold", "floor"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("first-to-last", "TPOT", "total cold > warm", "x"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: (row.model, row.engine_label, row.prompt_len)):
+        ratio = row.ttft_ratio
+        table.add_row(
+            escape(plain(row.engine_label)),
+            str(row.prompt_len),
+            str(row.hit_len),
+            f"{row.pairs} ({row.starts} starts)",
+            str(row.warm_faster),
+            _both(row.ttft),
+            f"{row.ttft.speedup:.2f}",
+            f"[{ratio.low:.3f}, {ratio.high:.3f}]".replace("[", r"\["),
+            f"{floors[row.prompt_len]:.2f}",
+            _both(row.first_to_last),
+            _both(row.tpot),
+            _both(row.total),
+            f"{row.total.speedup:.2f}",
+        )
+    return table
+
+
+def _both(figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
+    p99 = ""
+    if figure.cold_p99_ms is not None and figure.warm_p99_ms is not None:
+        p99 = f" (p99 {figure.cold_p99_ms:.1f} > {figure.warm_p99_ms:.1f})"
+    return f"{figure.cold_ms:.1f} > {figure.warm_ms:.1f}{p99}"
+
+
+def _figures(run: Run, floors: dict[int, float], folder: Path) -> list[Path]:
+    from harness.drawing import save_figure
+    from harness.figures import savings_dumbbells, ttft_over_prefix, ttft_slopes
+
+    counted = [r for pair in pairs_of(run.requests) if pair.rejected is None for r in (pair.cold, pair.warm)]
+    floor = floors[max(floors)] if floors else None
+    drawn = {
+        "latency-slopes": ttft_slopes(counted, floor_ms=floor),
+        "latency-over-prefix": ttft_over_prefix(counted),
+        "latency-savings": savings_dumbbells(counted),
+    }
+    return [save_figure(figure, folder, name)[1] for name, figure in drawn.items() if figure is not None]
