@@ -6,6 +6,7 @@ Assumption (pip 22 to 26): `--no-deps -r FILE` installs exactly the lines of FIL
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -31,7 +32,7 @@ def build(requirements: Requirements, folder: Path, progress: Progress, lock: in
     """
     recipe, steps = requirements.recipe, _Steps(requirements, folder, progress, lock)
     base = base_python(requirements)
-    if recipe.source_builds and not _compiler():
+    if recipe.source_builds and recipe.cmake_args and not _compiler():
         raise EngineUnavailable(
             f"{requirements.engine}: {', '.join(recipe.source_builds)} is built from source and needs a C++ compiler "
             f"(none of $CXX, c++, g++, clang++ was found); install one (Debian: apt install g++) and try again"
@@ -39,6 +40,9 @@ def build(requirements: Requirements, folder: Path, progress: Progress, lock: in
     progress(f"{requirements.engine} {requirements.version} ({requirements.device}): building {folder}")
     folder.mkdir(parents=True)
     steps.run("creating the virtual environment", [base, "-m", "venv", folder])
+    if recipe.build_with:
+        steps.pip("installing what the build needs", ["install", *recipe.build_with])
+        _stand_on(folder, below)
     wheels = [_wheel(steps, requirements.pin_of(name)) for name in recipe.source_builds]
     rest = [pin for pin in requirements.pins if pin not in {requirements.pin_of(name) for name in recipe.source_builds}]
     resolved = folder / "requirements.txt"
@@ -47,12 +51,17 @@ def build(requirements: Requirements, folder: Path, progress: Progress, lock: in
     steps.pip(
         "installing", ["install", *no_deps, "-r", resolved], total=len(requirements.pins) if recipe.complete else None
     )
-    own = _site_packages(folder)
     for pattern in recipe.prune:
-        for path in own.rglob(pattern):
+        for path in _site_packages(folder).rglob(pattern):
             path.unlink()
+    _stand_on(folder, below)
+
+
+def _stand_on(folder: Path, below: Sequence[Path]) -> None:
+    """Packages that `folder` does not have itself are found in the environments below."""
     if below:
-        (own / "on_top_of.pth").write_text("".join(f"{_site_packages(each)}\n" for each in below), encoding="utf-8")
+        lines = "".join(f"{_site_packages(each)}\n" for each in below)
+        (_site_packages(folder) / "on_top_of.pth").write_text(lines, encoding="utf-8")
 
 
 def _site_packages(folder: Path) -> Path:
@@ -80,10 +89,17 @@ class _Steps:
         self.requirements, self.folder, self.progress, self.lock = requirements, folder, progress, lock
         self.log = folder / "build.log"
 
-    def pip(self, what: str, arguments: Sequence[str | Path], *, total: int | None = None, **more: str) -> None:
+    def pip(
+        self,
+        what: str,
+        arguments: Sequence[str | Path],
+        *,
+        total: int | None = None,
+        environment: Mapping[str, str] = {},
+    ) -> None:
         python = str(self.folder / "bin" / "python")
         pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-        self.run(what, [*pip, *arguments], total=total, environment=more)
+        self.run(what, [*pip, *arguments], total=total, environment=environment)
 
     def run(
         self, what: str, command: Sequence[str | Path], *, total: int | None = None, environment: Mapping[str, str] = {}
@@ -123,17 +139,20 @@ class _Steps:
 
 def _wheel(steps: _Steps, pin: str) -> Path:
     """The wheel of a source build, from the wheel cache or built into it."""
-    arguments = steps.requirements.recipe.cmake_args
-    key = hashlib.sha256(f"{pin}\n{arguments}\n{cpu_flags()}".encode()).hexdigest()[:12]
+    recipe = steps.requirements.recipe
+    variables = {"CMAKE_ARGS": recipe.cmake_args, **recipe.build_variables}
+    recipe_text = (
+        json.dumps([pin, variables, recipe.build_with]) if recipe.build_with else f"{pin}\n{recipe.cmake_args}"
+    )
+    key = hashlib.sha256(f"{recipe_text}\n{cpu_flags()}".encode()).hexdigest()[:12]
     store = cache_dir() / "wheels" / key
     if not (found := sorted(store.glob("*.whl"))):
         draft = steps.folder / "wheel"
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         steps.pip(
             f"compiling {pin} (minutes)",
-            ["wheel", "--no-deps", "-w", draft, pin],
-            CMAKE_ARGS=arguments,
-            CMAKE_BUILD_PARALLEL_LEVEL=jobs,
+            ["wheel", "--no-deps", *(["--no-build-isolation"] if recipe.build_with else []), "-w", draft, pin],
+            environment={"CMAKE_BUILD_PARALLEL_LEVEL": jobs, **variables},
         )
         store.mkdir(parents=True, exist_ok=True)
         for wheel in draft.glob("*.whl"):

@@ -1,6 +1,7 @@
 """What an engine's environment is made of: the files beside its adapter, and the key they give.
 
-    adapters/<folder>/environment.toml               how to install, one table per device
+    adapters/<folder>/environment.toml               how to install, one table per device ("cpu") or device and
+                                                     version ("cpu-0.23.0")
     adapters/<folder>/requirements-<device>.txt      exact pins of the adapter's default version
     adapters/<folder>/requirements-<device>-<version>.txt   the same for another version
 
@@ -11,8 +12,8 @@ Keys of a device's table, all optional:
     source_builds = ["name"]      built from source into the wheel cache; the other packages come as wheels
     cmake_args = "-DX=ON"         for those builds
     build_variables = {X = "1"}   environment variables for them
-    on_top_of = "engine==version" another environment whose packages these stand on and in front of; where that depends
-                                  on the version: {"0.23.0" = "engine==version", ...}
+    build_with = ["name==1.0"]    what those builds need, in place of what they ask for
+    on_top_of = "engine==version" another environment whose packages these stand on and come before
     prune = ["*.so"]              names of installed files that are deleted again: of the package only its Python runs
 """
 
@@ -33,7 +34,7 @@ from adapters.registry import ADAPTERS, adapter_for
 from vocabulary.errors import EngineUnavailable, UsageError
 
 ROOT = Path(__file__).parent
-LATER_KEYS = ("build_variables", "on_top_of", "prune")
+LATER_KEYS = ("build_variables", "build_with", "on_top_of", "prune")
 
 
 class Recipe(BaseModel):
@@ -46,7 +47,8 @@ class Recipe(BaseModel):
     source_builds: tuple[str, ...] = ()
     cmake_args: str = ""
     build_variables: dict[str, str] = {}
-    on_top_of: str | dict[str, str] | None = None
+    build_with: tuple[str, ...] = ()
+    on_top_of: str | None = None
     prune: tuple[str, ...] = ()
 
 
@@ -107,34 +109,26 @@ def requirements_for(engine: str, version: str, device: str) -> Requirements | N
     default = version == adapter_for(engine).default_version
     file = folder / (f"requirements-{device}.txt" if default else f"requirements-{device}-{version}.txt")
     table = tomllib.loads(recipes.read_text(encoding="utf-8"))
-    if device not in table or not file.is_file():
+    table_name = f"{device}-{version}" if f"{device}-{version}" in table else device
+    if table_name not in table or not file.is_file():
         pinned = sorted(path.stem.removeprefix("requirements-") for path in folder.glob("requirements-*.txt"))
         raise EngineUnavailable(
             f"{engine}: no pinned requirements for version {version} on {device} (there are: {', '.join(pinned)}). "
             f'Name an existing environment with python = "...", or add {file.name} beside its adapter'
         )
     try:
-        recipe = Recipe.model_validate(table[device])
+        recipe = Recipe.model_validate(table[table_name])
     except ValidationError as error:
-        raise UsageError(f"{recipes}: [{device}]: {error}") from None
-    base = _base_of(recipe, version)
+        raise UsageError(f"{recipes}: [{table_name}]: {error}") from None
+    below = recipe.on_top_of and recipe.on_top_of.split("==")
     return Requirements(
         engine=engine,
         version=version,
         device=device,
         file=file,
         recipe=recipe,
-        base=None if base is None else requirements_for(*base, device),
+        base=requirements_for(below[0], below[1], device) if below else None,
     )
-
-
-def _base_of(recipe: Recipe, version: str) -> tuple[str, str] | None:
-    """Engine and version of the environment below."""
-    below = recipe.on_top_of if isinstance(recipe.on_top_of, str) else (recipe.on_top_of or {}).get(version)
-    if below is None:
-        return None
-    engine, _, below_version = below.partition("==")
-    return engine, below_version
 
 
 def folder_of(engine: str) -> Path:
