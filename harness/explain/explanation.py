@@ -84,7 +84,9 @@ def _sentence(world: World, now: Expectation, more: Expectation | None, again: E
     if first is None:
         return f"all {length} tokens are reused"
     parts = [_binding(world, now, more, first, lcp)]
-    if more is not None and more.hit_len > now.hit_len:
+    if first.cause is Cause.NOVEL:
+        return parts[0]  # the hit cannot be longer, whatever is sent
+    if more is not None and more.hit_len > now.hit_len + (first.cause is Cause.LAST_TOKEN):
         parts.append(f"one more token in the prompt would hit {more.hit_len}")
     if again is not None and again.hit_len > now.hit_len:
         parts.append(f"sent once more it would hit {again.hit_len}")
@@ -157,9 +159,6 @@ def _depths(world: World, now: Expectation, more: Expectation | None) -> str:
 
 
 def _blocks(world: World) -> list[int]:
-    groups = parse_groups(world.options.get("groups", ("full",)))
-    named = [group.block for group in groups if group.block]
-    fallback = next(
-        (world.options[key] for key in ("page_size", "block_size", "tokens_per_block") if key in world.options), 1
-    )
-    return list(dict.fromkeys(named)) or [int(fallback)]
+    """Block sizes of the layer groups, or the law's own granule where the groups name none."""
+    named = [group.block for group in parse_groups(world.options.get("groups", ("full",))) if group.block]
+    return list(dict.fromkeys(named)) or [world.make(world.law_id, world.options).granule]

@@ -105,15 +105,17 @@ OTHER_RELEASE = "another release"
 
 
 def levers(world: World, hit_len: int) -> list[Lever]:
-    """Changes after which the last request of `world` hits more than `hit_len`; the longest hit of each option."""
+    """Changes after which the last request of `world` hits more than `hit_len`, and holds it; the best of each option."""
     best: dict[str, Lever] = {}
     for key, trial in _trials(world):
         expectation = world.under(trial.options, trial.law_id).last()
-        if expectation is None or expectation.hit_len <= hit_len:
+        if expectation is None:
             continue
+        backed = expectation.backed_len
+        gained = expectation.hit_len if backed is None else min(expectation.hit_len, backed)
         known = best.get(key)
-        if known is None or expectation.hit_len > known.hit_len:
-            best[key] = Lever(trial.change, trial.cost, expectation.hit_len)
+        if gained > (hit_len if known is None else known.hit_len):
+            best[key] = Lever(trial.change, trial.cost, gained)
     return sorted(best.values(), key=lambda lever: -lever.hit_len)
 
 
