@@ -1,0 +1,138 @@
+"""Times to first token of the same prompts under both configurations, cold and warm apart.
+
+Cold pairs had hit 0 on both sides, warm pairs a hit on both; a prompt that is warm on one side only is a changed
+ledger, not a latency. Controls are cold runs of the workload's prompts and count as such.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.records import RequestRecord
+from harness.statistics import CONFIDENCE, MIN_PAIRS, PairedRatio, Verdict, decide, paired_ratio
+from harness.store import Run
+from harness.wording import is_unusable, number
+from vocabulary.engine import Fidelity
+
+WIDE_SPREAD = 0.10
+"""Single pairs that lie apart by more make the interval wide, and show that something else uses the machine."""
+FIRST_APART = 1.25
+"""A first pair this many times off the others is a start-up effect of one side."""
+STEADY_CLOCKS = frozenset({"tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page"})
+"""Linux clock sources that are read without a system call and run evenly."""
+COARSE_NS = 100_000
+"""Times that are all multiples of this come from a clock too coarse for a TTFT."""
+POWERFUL = 20
+"""Pairs from which a shift of twice the spread of single pairs is seen (docs/comparing.md)."""
+
+Pair = tuple[RequestRecord, RequestRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyGroup:
+    """Pairs that belong together."""
+
+    where: str
+    state: str
+    """"cold" or "warm"."""
+    base_ns: tuple[int, ...]
+    candidate_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyLine:
+    """One group's ratio, and the verdict where a threshold was given."""
+
+    where: str
+    state: str
+    base_ns: int
+    """Median TTFT of the base."""
+    candidate_ns: int
+    """Median TTFT of the candidate."""
+    ratio: PairedRatio
+    verdict: Verdict | None
+    """None: no threshold was given."""
+    sentence: str
+
+
+def latency_group(where: str, state: str, pairs: Iterable[Pair], discard: int) -> LatencyGroup | None:
+    """The timed pairs of one state without the first `discard`; None where there are none."""
+    timed = [pair for pair in pairs if all(_timed(request) for request in pair) and _state(pair) == state]
+    kept = timed[discard:]
+    if not kept:
+        return None
+    base, candidate = zip(*((one.ttft_ns or 0, other.ttft_ns or 0) for one, other in kept), strict=True)
+    return LatencyGroup(where, state, base, candidate)
+
+
+def _timed(request: RequestRecord) -> bool:
+    served = request.fidelity is Fidelity.SERVED and not is_unusable(request)
+    return served and request.hit_len is not None and bool(request.ttft_ns)
+
+
+def _state(pair: Pair) -> str:
+    hits = {bool(request.hit_len) for request in pair}
+    return "mixed" if len(hits) > 1 else "warm" if hits.pop() else "cold"
+
+
+def latency_lines(groups: Sequence[LatencyGroup], max_slowdown: float | None) -> list[LatencyLine]:
+    """A line per group. The intervals get wider with their number, so that all of them hold together at 95 %."""
+    confidence = 1 - (1 - CONFIDENCE) / max(len(groups), 1)
+    lines = []
+    for group in groups:
+        ratio = paired_ratio(group.base_ns, group.candidate_ns, confidence=confidence)
+        verdict, sentence = decide(ratio, max_slowdown) if max_slowdown is not None else (None, ratio.change)
+        medians = (round(statistics.median(times)) for times in (group.base_ns, group.candidate_ns))
+        lines.append(LatencyLine(group.where, group.state, *medians, ratio, verdict, sentence))
+    return lines
+
+
+def latency_warnings(groups: Sequence[LatencyGroup], lines: Sequence[LatencyLine], runs: Sequence[Run]) -> list[str]:
+    """What makes the times less believable, each with its remedy."""
+    return [*_of_groups(groups, lines), *_of_machines(groups, runs)] if groups else []
+
+
+def _of_groups(groups: Sequence[LatencyGroup], lines: Sequence[LatencyLine]) -> Iterator[str]:
+    for group, line in zip(groups, lines, strict=True):
+        name = f"{group.where}, {group.state}"
+        if line.ratio.pairs < MIN_PAIRS:
+            yield (
+                f"{name}: {number(line.ratio.pairs, 'pair')} are too few: a verdict needs {MIN_PAIRS}, and {POWERFUL} "
+                f"to see small shifts; give the workload more prompts or more sends"
+            )
+        if line.ratio.spread > WIDE_SPREAD:
+            yield (
+                f"{name}: single pairs lie {100 * line.ratio.spread:.0f} % apart: something else uses the machine, or "
+                f"the prompts are too short to time; stop other work, pin the engine to cores, use longer prompts"
+            )
+        logs = [math.log(b / a) for a, b in zip(group.base_ns, group.candidate_ns, strict=True)]
+        if len(logs) > 2 and (first := math.exp(abs(logs[0] - statistics.median(logs[1:])))) > FIRST_APART:
+            yield (
+                f"{name}: the first pair lies {first:.1f} times off the others, as a first request after a start does; "
+                f"leave it out with --discard 1"
+            )
+
+
+def _of_machines(groups: Sequence[LatencyGroup], runs: Sequence[Run]) -> Iterator[str]:
+    first, second = (run.manifest.machine for run in runs)
+    for key in ("processor", "cores", "instructions"):
+        if first.get(key) != second.get(key):
+            yield (
+                f"machines differ in {key} ({first.get(key)!r} and {second.get(key)!r}): times compare machines, not "
+                f"engines; run both sides on one machine"
+            )
+    for clock in dict.fromkeys(run.manifest.machine.get("clock_source") for run in runs):
+        if clock is None:
+            yield "the clock source was not recorded; read /sys/devices/system/clocksource/clocksource0/current_clocksource"
+        elif clock not in STEADY_CLOCKS:
+            yield f"clock source {clock} is slow to read and may jump; boot with clocksource=tsc, or trust large shifts only"
+    times = [time for group in groups for time in (*group.base_ns, *group.candidate_ns)]
+    if all(time % COARSE_NS == 0 for time in times):
+        yield f"all times are multiples of {COARSE_NS / 1e6:g} ms: the clock is too coarse; trust only much larger shifts"
+    yield (
+        "each side was started once: what one start has and another has not is in no interval; swap the order, start "
+        "again, and believe a shift that comes back"
+    )

@@ -1,0 +1,130 @@
+"""Paired latencies: how much slower, how surely, and what that means against a threshold.
+
+Each pair is one prompt timed under both configurations. The estimate is the median of the logarithms of the pairs'
+ratios, so that one hiccup moves little and twice as fast weighs as much as twice as slow. The interval is the
+percentile bootstrap of that median: 10,000 resamples of the pairs with a fixed seed, so the same pairs always give the
+same interval. docs/comparing.md has the false alarms and the power that follow, from `benchmarks/calibration.py`.
+
+ASSUMPTION: pairs are independent. What all pairs of a run share (one process start, another clock speed) is no part of
+the interval; several runs a side are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES = 10_000
+SEED = 0
+CONFIDENCE = 0.95
+MIN_PAIRS = 10
+"""Fewer pairs give no verdict: six of six slower happens by chance in one of 64 comparisons."""
+CHUNK = 1_000
+"""Resamples drawn at once: 5,000 pairs are 40 MB then."""
+SIGMA_OF_QUARTILES = 1.349
+"""Distance of a normal distribution's quartiles in standard deviations."""
+
+
+class Verdict(StrEnum):
+    """What a comparison amounts to."""
+
+    PASS = "pass"
+    """Nothing got worse than allowed."""
+    FAIL = "fail"
+    """Something did."""
+    INCONCLUSIVE = "inconclusive"
+    """The data do not decide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRatio:
+    """Candidate over base, from pairs; 1.05 is 5 % slower."""
+
+    pairs: int
+    median: float
+    low: float
+    """Lower end of the 95 % interval of the median."""
+    high: float
+    """Upper end."""
+    spread: float
+    """How far single pairs lie apart: a robust standard deviation of the ratios, as a share."""
+
+    @property
+    def change(self) -> str:
+        """Such as "+3.1 % [+1.0 %, +5.4 %]"."""
+        return f"{_signed(self.median)} [{_signed(self.low)}, {_signed(self.high)}]"
+
+
+def paired_ratio(
+    base: Sequence[float] | npt.NDArray[np.float64],
+    candidate: Sequence[float] | npt.NDArray[np.float64],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    confidence: float = CONFIDENCE,
+) -> PairedRatio:
+    """Candidate over base for pairs of times `(n,)`, in any one unit.
+
+    Raises ValueError for no pairs, unequal lengths, or a time that is not positive and finite.
+    """
+    before, after = np.asarray(base, np.float64), np.asarray(candidate, np.float64)
+    if before.shape != after.shape or before.ndim != 1 or not before.size:
+        raise ValueError(f"pairs wanted, got {before.shape} and {after.shape} times")
+    if not (np.isfinite(before).all() and np.isfinite(after).all() and (before > 0).all() and (after > 0).all()):
+        raise ValueError("times must be positive and finite")
+    logs = np.sort(np.log(after / before))
+    lower, upper = _middle_ranks(logs.size, resamples, seed)
+    medians = (logs[lower] + logs[upper]) / 2
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(medians, [tail, 1 - tail])
+    first, third = np.quantile(logs, [0.25, 0.75])
+    return PairedRatio(
+        pairs=int(logs.size),
+        median=math.exp(float(np.median(logs))),
+        low=math.exp(float(low)),
+        high=math.exp(float(high)),
+        spread=math.expm1(float(third - first) / SIGMA_OF_QUARTILES),
+    )
+
+
+@lru_cache(maxsize=64)
+def _middle_ranks(pairs: int, resamples: int, seed: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """For each resample of n sorted values, the ranks `(resamples,)` of the two that its median lies between.
+
+    Which values a resample draws depends on n alone, and the median only on the order: with the values sorted, the
+    ranks can be kept, and a bootstrap is two look-ups.
+    """
+    generator = np.random.default_rng(seed)
+    lower, upper = np.empty(resamples, np.intp), np.empty(resamples, np.intp)
+    for start in range(0, resamples, CHUNK):
+        drawn = generator.integers(0, pairs, (min(CHUNK, resamples - start), pairs))
+        drawn.partition(((pairs - 1) // 2, pairs // 2), axis=1)
+        lower[start : start + CHUNK] = drawn[:, (pairs - 1) // 2]
+        upper[start : start + CHUNK] = drawn[:, pairs // 2]
+    return lower, upper
+
+
+def decide(ratio: PairedRatio, max_slowdown: float) -> tuple[Verdict, str]:
+    """The verdict on a slowdown threshold (0.05 is 5 %), and the sentence why."""
+    limit = 1 + max_slowdown
+    allowed = f"the {100 * max_slowdown:.4g} % allowed"
+    if ratio.pairs < MIN_PAIRS:
+        return Verdict.INCONCLUSIVE, f"{ratio.pairs} pairs are too few for a verdict; {MIN_PAIRS} are the least"
+    if ratio.low > limit:
+        return Verdict.FAIL, f"slower than {allowed}: {ratio.change} over {ratio.pairs} pairs"
+    if ratio.high <= limit:
+        return Verdict.PASS, f"not slower than {allowed}: {ratio.change} over {ratio.pairs} pairs"
+    return (
+        Verdict.INCONCLUSIVE,
+        f"{ratio.change} over {ratio.pairs} pairs leaves open whether it is slower than {allowed}",
+    )
+
+
+def _signed(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
