@@ -47,9 +47,11 @@ def build(requirements: Requirements, folder: Path, progress: Progress, lock: in
     rest = [pin for pin in requirements.pins if pin not in {requirements.pin_of(name) for name in recipe.source_builds}]
     resolved = folder / "requirements.txt"
     resolved.write_text("".join(f"{line}\n" for line in [*rest, *map(str, wheels)]), encoding="utf-8")
-    no_deps: list[str | Path] = ["--no-deps"] if recipe.complete else []
+    how: list[str | Path] = ["--no-deps"] if recipe.complete else []
+    if recipe.prune:
+        how.append("--no-compile")  # of thousands of files few are imported, and Python keeps what it compiled
     steps.pip(
-        "installing", ["install", *no_deps, "-r", resolved], total=len(requirements.pins) if recipe.complete else None
+        "installing", ["install", *how, "-r", resolved], total=len(requirements.pins) if recipe.complete else None
     )
     for pattern in recipe.prune:
         for path in _site_packages(folder).rglob(pattern):

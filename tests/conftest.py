@@ -22,8 +22,12 @@ from vocabulary.errors import EngineUnavailable
 
 
 @cache
-def _python_of(engine: str) -> Path:
-    """The engine's interpreter: $HITPARITY_PYTHON_<ENGINE>, or the built environment's; EngineUnavailable otherwise."""
+def _python_of(name: str) -> Path:
+    """The engine's interpreter: $HITPARITY_PYTHON_<ENGINE>, or the built environment's; EngineUnavailable otherwise.
+
+    `name` is an engine, in its default version, or "engine@version".
+    """
+    engine, _, version = name.partition("@")
     variable = "HITPARITY_PYTHON_" + engine.upper().replace("-", "_").replace(".", "_")
     if given := os.environ.get(variable):
         return Path(given)
@@ -32,7 +36,12 @@ def _python_of(engine: str) -> Path:
             raise EngineUnavailable("reference: torch is not installed; pip install 'hitparity[reference]'")
         return Path(sys.executable)
     adapter = adapter_for(engine)
-    spec = EngineSpec(engine=engine, version=adapter.default_version, mode=adapter.modes[0], options=adapter.options())
+    spec = EngineSpec(
+        engine=engine,
+        version=version or adapter.default_version,
+        mode=adapter.modes[0],
+        options=adapter.options(),
+    )
     return wheel_python(spec)[0] if engine == "llama.cpp" else python_for(spec)
 
 

@@ -13,8 +13,8 @@ from vocabulary.errors import UsageError
 from vocabulary.groups import parse_groups
 
 NOT_OF_THE_RULE = ("max_num_seqs", "max_model_len", "prefix_caching_hash_algo")
-"""Options that change no hit of requests sent one by one."""
-RESOLVED = ("block_size", "max_num_batched_tokens", "enable_prefix_caching")
+"""Options that change no hit of requests sent one by one: no reason for a law to refuse."""
+RESOLVED = ("block_size", "max_num_batched_tokens", "max_model_len", "max_num_seqs", "enable_prefix_caching")
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 
@@ -77,5 +77,5 @@ def law_options_of(given: Mapping[str, Any], resolved: Mapping[str, Any], law_re
 
     An option that was asked for and that the law does not read makes the law refuse: it may decide the hit.
     """
-    asked = {name: value for name, value in given.items() if name not in NOT_OF_THE_RULE}
+    asked = {name: value for name, value in given.items() if name in law_reads or name not in NOT_OF_THE_RULE}
     return {name: resolved[name] for name in RESOLVED if name in law_reads} | asked | {"groups": resolved["groups"]}
