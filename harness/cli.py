@@ -15,6 +15,7 @@ from rich.table import Table
 import adapters.env_cli
 import checkpoints.cli
 import harness.cases_cli
+import harness.compare_cli
 import harness.explain_cli
 import harness.fuzz_cli
 import harness.latency_cli
@@ -44,6 +45,7 @@ app.command()(harness.fuzz_cli.fuzz)
 app.command()(harness.explain_cli.explain)
 app.command()(harness.latency_cli.latency)
 app.command()(harness.report_cli.report)
+app.command()(harness.compare_cli.compare)
 
 PIPE_WIDTH = 120
 Results = Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def machine_facts() -> dict[str, str | int | None]:
-    """Processor, cores this process may use, memory, system and Python; None where it cannot be read."""
+    """Processor, cores this process may use, memory, system, Python and clock; None where it cannot be read."""
     return {
         "processor": _field(Path("/proc/cpuinfo"), "model name") or platform.processor() or None,
         "instructions": _instructions(),
@@ -18,6 +18,7 @@ def machine_facts() -> dict[str, str | int | None]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": sys.version.split()[0],
+        "clock_source": _line(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
     }
 
 
@@ -33,6 +34,14 @@ def _instructions() -> str | None:
     """The vector instruction sets that decide the speed of matrix products."""
     flags = (_field(Path("/proc/cpuinfo"), "flags") or "").split()
     return " ".join(f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags) or None
+
+
+def _line(path: Path) -> str | None:
+    """What a file of one line says."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
 
 
 def _field(path: Path, name: str) -> str | None:

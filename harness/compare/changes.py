@@ -105,7 +105,9 @@ def ledger_words(before: Mapping[Cause, int], after: Mapping[Cause, int], subjec
     if parts:
         return f"the {subject} {_joined(parts)}"
     moved = {cause: after.get(cause, 0) - before.get(cause, 0) for cause in Cause if cause in WHAT_HAPPENS}
-    shifted = [f"{abs(by)} {'more' if by > 0 else 'fewer'} to {cause.value}" for cause, by in moved.items() if by]
+    shifted = [
+        f"{abs(by)} {'more' if by > 0 else 'fewer'} tokens to `{cause.value}`" for cause, by in moved.items() if by
+    ]
     if shifted:
         return f"the {subject} loses {_joined(shifted)}"
     return f"the {subject} computes other tokens of the same kinds"
@@ -117,7 +119,9 @@ def _without_last_token(causes: list[Cause]) -> list[Cause]:
 
 def _causes(ledger: Mapping[Cause, int]) -> str:
     """Such as "`last_token` 1 and `granule` 15", from the end of the prompt down."""
-    parts = [f"`{cause.value}` {tokens}" for cause, tokens in reversed(ledger.items()) if cause is not Cause.REUSED]
+    parts = [
+        f"`{cause.value}` {tokens}" for cause, tokens in reversed(list(ledger.items())) if cause is not Cause.REUSED
+    ]
     return _joined(parts) or f"`reused` {ledger.get(Cause.REUSED, 0)}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.compare.changes import SendChange, send_change
-from harness.compare.latency import LatencyLine, Pair, latency_group, latency_lines, latency_warnings
+from harness.compare.latency import LatencyLine, Pair, latency_group, latency_lines, latency_warnings, pooled
 from harness.compare.likeness import Subject, Unlike, refuse_unlike
 from harness.compare.sides import Side
 from harness.outcome import INCONCLUSIVE
@@ -14,6 +14,7 @@ from harness.records import CellManifest, CellStatus, Finding, RequestRecord, Ro
 from harness.statistics import Verdict
 from harness.wording import number, plain, send_name
 from vocabulary.errors import ExitCode, UsageError
+from vocabulary.ledger import Cause
 
 EXIT_CODES = {
     Verdict.PASS: ExitCode.CLEAN,
@@ -31,8 +32,10 @@ class CellComparison:
     """Sends that both sides answered to the same prompt."""
     unlike_sends: int
     """Sends whose prompts depend on the engine, and that have no like partner."""
+    silent_sends: int
+    """Of `sends`, those in which a side shows no usable hit or start."""
     base_reused: int | None
-    """Tokens reused in the compared sends; None where a side shows no ledger."""
+    """Tokens reused in the compared sends that have a ledger on both sides; None where none has."""
     candidate_reused: int | None
     changes: tuple[SendChange, ...]
     new_findings: tuple[str, ...]
@@ -92,9 +95,10 @@ def compare(
         for cell, side in ((one, base), (other, candidate)):
             if not cell.valid:
                 gaps.append(f"{where}: {side.name}: the cell is invalid, its numbers support no verdict")
-        for state in ("cold", "warm"):
-            if group := latency_group(where, state, pairs, discard):
-                groups.append(group)
+        pool = plain(f"{one.engine_label} on {one.model}")
+        timed = [latency_group(where, pool, state, pairs, discard) for state in ("cold", "warm")]
+        groups += [group for group in timed if group]
+    groups = pooled(groups)
     lines = latency_lines(groups, max_slowdown)
     verdict, why = _verdict(cells, lines, gaps)
     return Comparison(
@@ -206,14 +210,13 @@ def _cell(
     subject: str,
 ) -> CellComparison:
     known = [pair for pair in probes if pair[0].ledger and pair[1].ledger]
-    reused = [
-        sum(r.tail_len is not None and r.prompt_len - r.tail_len for r in side) for side in zip(*known, strict=True)
-    ]
+    reused = [sum(pair[side].by_cause().get(Cause.REUSED, 0) for pair in known) for side in (0, 1)]
     changes = [change for a, b in probes if (change := send_change(where, a, b, subject))]
     return CellComparison(
         where=where,
         sends=len(probes),
         unlike_sends=alone,
+        silent_sends=len(probes) - len(known),
         base_reused=reused[0] if known else None,
         candidate_reused=reused[1] if known else None,
         changes=tuple(changes),
@@ -247,7 +250,7 @@ def _verdict(
     open_ = [*gaps]
     open_ += [f"{line.where}, {line.state}: {line.sentence}" for line in lines if line.verdict is Verdict.INCONCLUSIVE]
     open_ += [] if sends else ["no send could be compared"]
-    silent = sum(cell.sends for cell in cells if cell.base_reused is None or cell.candidate_reused is None)
+    silent = sum(cell.silent_sends for cell in cells)
     open_ += [f"{number(silent, 'send')} without hit or start on one side"] if silent else []
     if failed:
         return Verdict.FAIL, [*failed, *open_]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from harness.records import RequestRecord
 from harness.statistics import CONFIDENCE, MIN_PAIRS, PairedRatio, Verdict, decide, paired_ratio
 from harness.store import Run
-from harness.wording import is_unusable, number
+from harness.wording import is_unusable
 from vocabulary.engine import Fidelity
 
 WIDE_SPREAD = 0.10
@@ -28,6 +28,9 @@ COARSE_NS = 100_000
 POWERFUL = 20
 """Pairs from which a shift of twice the spread of single pairs is seen (docs/comparing.md)."""
 
+LISTED = 3
+"""Groups named in one warning."""
+
 Pair = tuple[RequestRecord, RequestRecord]
 
 
@@ -36,9 +39,12 @@ class LatencyGroup:
     """Pairs that belong together."""
 
     where: str
+    pool: str
+    """Engine configuration and model: small groups of one pool are judged together."""
     state: str
     """"cold" or "warm"."""
     base_ns: tuple[int, ...]
+    """In the order they were sent."""
     candidate_ns: tuple[int, ...]
 
 
@@ -58,14 +64,14 @@ class LatencyLine:
     sentence: str
 
 
-def latency_group(where: str, state: str, pairs: Iterable[Pair], discard: int) -> LatencyGroup | None:
+def latency_group(where: str, pool: str, state: str, pairs: Iterable[Pair], discard: int) -> LatencyGroup | None:
     """The timed pairs of one state without the first `discard`; None where there are none."""
     timed = [pair for pair in pairs if all(_timed(request) for request in pair) and _state(pair) == state]
     kept = timed[discard:]
     if not kept:
         return None
     base, candidate = zip(*((one.ttft_ns or 0, other.ttft_ns or 0) for one, other in kept), strict=True)
-    return LatencyGroup(where, state, base, candidate)
+    return LatencyGroup(where, pool, state, base, candidate)
 
 
 def _timed(request: RequestRecord) -> bool:
@@ -78,6 +84,24 @@ def _state(pair: Pair) -> str:
     return "mixed" if len(hits) > 1 else "warm" if hits.pop() else "cold"
 
 
+def pooled(groups: Sequence[LatencyGroup]) -> list[LatencyGroup]:
+    """Groups that are large enough, and the small ones of one configuration, model and state together."""
+    small: dict[tuple[str, str], list[LatencyGroup]] = {}
+    for group in groups:
+        if len(group.base_ns) < MIN_PAIRS:
+            small.setdefault((group.pool, group.state), []).append(group)
+    large = [group for group in groups if len(group.base_ns) >= MIN_PAIRS]
+    return large + [_together(pool, state, members) for (pool, state), members in small.items()]
+
+
+def _together(pool: str, state: str, members: Sequence[LatencyGroup]) -> LatencyGroup:
+    if len(members) == 1:
+        return members[0]
+    base = tuple(time for group in members for time in group.base_ns)
+    candidate = tuple(time for group in members for time in group.candidate_ns)
+    return LatencyGroup(f"{pool}, {len(members)} small workloads", pool, state, base, candidate)
+
+
 def latency_lines(groups: Sequence[LatencyGroup], max_slowdown: float | None) -> list[LatencyLine]:
     """A line per group. The intervals get wider with their number, so that all of them hold together at 95 %."""
     confidence = 1 - (1 - CONFIDENCE) / max(len(groups), 1)
@@ -85,8 +109,8 @@ def latency_lines(groups: Sequence[LatencyGroup], max_slowdown: float | None) ->
     for group in groups:
         ratio = paired_ratio(group.base_ns, group.candidate_ns, confidence=confidence)
         verdict, sentence = decide(ratio, max_slowdown) if max_slowdown is not None else (None, ratio.change)
-        medians = (round(statistics.median(times)) for times in (group.base_ns, group.candidate_ns))
-        lines.append(LatencyLine(group.where, group.state, *medians, ratio, verdict, sentence))
+        before, after = (round(statistics.median(times)) for times in (group.base_ns, group.candidate_ns))
+        lines.append(LatencyLine(group.where, group.state, before, after, ratio, verdict, sentence))
     return lines
 
 
@@ -96,24 +120,36 @@ def latency_warnings(groups: Sequence[LatencyGroup], lines: Sequence[LatencyLine
 
 
 def _of_groups(groups: Sequence[LatencyGroup], lines: Sequence[LatencyLine]) -> Iterator[str]:
+    few, wide, late = [], [], []
     for group, line in zip(groups, lines, strict=True):
         name = f"{group.where}, {group.state}"
         if line.ratio.pairs < MIN_PAIRS:
-            yield (
-                f"{name}: {number(line.ratio.pairs, 'pair')} are too few: a verdict needs {MIN_PAIRS}, and {POWERFUL} "
-                f"to see small shifts; give the workload more prompts or more sends"
-            )
+            few.append(f"{name}: {line.ratio.pairs}")
         if line.ratio.spread > WIDE_SPREAD:
-            yield (
-                f"{name}: single pairs lie {100 * line.ratio.spread:.0f} % apart: something else uses the machine, or "
-                f"the prompts are too short to time; stop other work, pin the engine to cores, use longer prompts"
-            )
+            wide.append(f"{name}: {100 * line.ratio.spread:.0f} %")
         logs = [math.log(b / a) for a, b in zip(group.base_ns, group.candidate_ns, strict=True)]
         if len(logs) > 2 and (first := math.exp(abs(logs[0] - statistics.median(logs[1:])))) > FIRST_APART:
-            yield (
-                f"{name}: the first pair lies {first:.1f} times off the others, as a first request after a start does; "
-                f"leave it out with --discard 1"
-            )
+            late.append(f"{name}: {first:.1f} times")
+    if few:
+        yield (
+            f"too few pairs ({_listed(few)}): a verdict needs {MIN_PAIRS}, and {POWERFUL} to see small shifts; give the "
+            f"workload more prompts or more sends"
+        )
+    if wide:
+        yield (
+            f"single pairs lie far apart ({_listed(wide)}): something else uses the machine, or the prompts are too "
+            f"short to time; stop other work, pin the engine to cores, use longer prompts"
+        )
+    if late:
+        yield (
+            f"the first pair lies off the others ({_listed(late)}), as a first request after a start does; leave it "
+            f"out with --discard 1"
+        )
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = f"; and {len(items) - LISTED} more" if len(items) > LISTED else ""
+    return "; ".join(items[:LISTED]) + more
 
 
 def _of_machines(groups: Sequence[LatencyGroup], runs: Sequence[Run]) -> Iterator[str]:
@@ -126,12 +162,12 @@ def _of_machines(groups: Sequence[LatencyGroup], runs: Sequence[Run]) -> Iterato
             )
     for clock in dict.fromkeys(run.manifest.machine.get("clock_source") for run in runs):
         if clock is None:
-            yield "the clock source was not recorded; read /sys/devices/system/clocksource/clocksource0/current_clocksource"
+            yield "a run did not record its clock source; run again with this hitparity to know it"
         elif clock not in STEADY_CLOCKS:
-            yield f"clock source {clock} is slow to read and may jump; boot with clocksource=tsc, or trust large shifts only"
+            yield f"clock source {clock} is slow and may jump; boot with clocksource=tsc, or trust large shifts only"
     times = [time for group in groups for time in (*group.base_ns, *group.candidate_ns)]
     if all(time % COARSE_NS == 0 for time in times):
-        yield f"all times are multiples of {COARSE_NS / 1e6:g} ms: the clock is too coarse; trust only much larger shifts"
+        yield f"all times are multiples of {COARSE_NS / 1e6:g} ms: the clock is coarse; trust only much larger shifts"
     yield (
         "each side was started once: what one start has and another has not is in no interval; swap the order, start "
         "again, and believe a shift that comes back"
