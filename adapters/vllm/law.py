@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reference_engine.laws.vllm.full import VERSIONS
+from reference_engine.laws.vllm.switches import VLLM
 from vocabulary.errors import LawDoesNotCover
+
+VERSIONS = tuple(switches.law_id.partition("@")[2] for switches in VLLM)
 
 
 def law_for(version: str, options: Mapping[str, Any], groups: tuple[str, ...]) -> tuple[str, dict[str, Any]]:

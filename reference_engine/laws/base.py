@@ -70,11 +70,12 @@ class Lease:
 
     __slots__ = ("computed_len", "expectation", "held", "ids", "length", "request", "slots")
 
-    def __init__(self, request: TokenRequest, expectation: Expectation) -> None:
+    def __init__(self, request: TokenRequest, expectation: Expectation, ids: Ids | None = None) -> None:
+        """`ids`: the prompt as an array, where the law has it already."""
         self.request, self.expectation = request, expectation
         capacity = request.prompt_len + request.max_tokens
         self.ids: Ids = np.empty(capacity, np.int32)
-        self.ids[: request.prompt_len] = request.ids
+        self.ids[: request.prompt_len] = request.ids if ids is None else ids
         self.length = request.prompt_len
         """Tokens so far: prompt and generated."""
         self.computed_len = expectation.position_start

@@ -1,4 +1,14 @@
-"""vLLM's laws."""
+"""vLLM's laws.
+
+switches.py   what differs between releases
+plan.py       options to the numbers of one configuration, or a refusal
+find.py       the hit
+tables.py     block tables: take, publish, retire, give back
+steps.py      where chunks end
+explain.py    ledger, each group alone, junction
+law.py        the life cycle
+block_size.py block size of hybrid models
+"""
 
 from __future__ import annotations
 
@@ -6,26 +16,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from reference_engine.laws.base import Law
-from reference_engine.laws.entry import LawEntry, flag, only_full, pages, positive
-from reference_engine.laws.vllm.full import VERSIONS, VllmFullAttention
+from reference_engine.laws.entry import LawEntry
+from reference_engine.laws.vllm.law import VllmLaw
+from reference_engine.laws.vllm.plan import resolve
+from reference_engine.laws.vllm.switches import VLLM, Switches
+
+COVERS = (
+    "full attention, sliding window and recurrent states (align) in any number of groups; EAGLE and MTP; "
+    "requests one at a time where groups differ"
+)
 
 
-def _entry(version: str) -> LawEntry:
+def entry(switches: Switches) -> LawEntry:
+    """The registry entry of one release."""
+
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        block = only_full(f"vllm@{version}", options).block or positive(options, "block_size", 16)
-        return VllmFullAttention(
-            version,
-            block,
-            enable_prefix_caching=flag(options, "enable_prefix_caching", default=True),
-            num_blocks=pages(pool_tokens, block, options, "num_blocks"),
-        )
+        return VllmLaw(resolve(switches, options, pool_tokens))
 
-    return LawEntry(
-        f"vllm@{version}",
-        "full attention, no speculation",
-        ("block_size", "enable_prefix_caching", "num_blocks"),
-        build,
-    )
+    return LawEntry(switches.law_id, COVERS, switches.options, build)
 
 
-ENTRIES = tuple(_entry(version) for version in VERSIONS)
+ENTRIES = tuple(entry(switches) for switches in VLLM)

@@ -1,0 +1,78 @@
+"""Numbers for prefixes: the same number for the same leading units of the same namespace.
+
+vLLM chains hashes, H(parent key, tokens of a unit). Here a compressed radix tree over whole units gives every
+prefix one number, without hashes that could collide; walking it compares long runs of tokens at once, so the cost
+is linear in the prompt and does not depend on how many prompts are known.
+
+With `lookahead` n a unit's key also covers the n tokens behind it (vLLM 0.33.0, v1/core/kv_cache_utils.py): two
+prompts share the key of a unit only when those tokens agree too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from reference_engine.laws.base import Ids, Slots
+from reference_engine.laws.parts.history import common_prefix
+
+
+class _Node:
+    """An edge of whole units; its keys are `first_key, first_key + 1, ...`."""
+
+    __slots__ = ("children", "first_key", "ids")
+
+    def __init__(self, ids: Ids, first_key: int) -> None:
+        self.ids, self.first_key = ids, first_key
+        self.children: dict[bytes, _Node] = {}
+
+
+class KeyRadix:
+    """Keys of prefixes, counted from 1; they stay valid until `clear`."""
+
+    def __init__(self, unit: int, lookahead: int = 0) -> None:
+        self.unit, self.lookahead = unit, lookahead
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every prefix."""
+        self._roots: dict[tuple[Hashable, bytes], _Node] = {}
+        self.count = 0
+        """Keys handed out so far."""
+
+    def units(self, length: int) -> int:
+        """Units of a sequence of `length` tokens that have a key."""
+        return max(0, length - self.lookahead) // self.unit
+
+    def keys(self, ids: Ids, namespace: Hashable) -> Slots:
+        """Keys of all units of `ids`, made if need be; entry i stands for the prefix of i + 1 units."""
+        ahead, unit = self.lookahead, self.unit
+        end = self.units(len(ids)) * unit
+        if end == 0:
+            return np.empty(0, np.int64)
+        stream = ids[ahead : ahead + end]
+        node = self._root(namespace, ids[:ahead].tobytes())
+        runs: list[Slots] = []
+        depth = 0
+        while depth < end:
+            name = stream[depth : depth + unit].tobytes()
+            child = node.children.get(name)
+            if child is None:
+                child = node.children[name] = _Node(stream[depth:].copy(), self.count + 1)
+                self.count += (end - depth) // unit
+            common = common_prefix(child.ids, stream[depth:]) // unit * unit
+            if common < len(child.ids) and depth + common < end:
+                self._split(child, common)
+            runs.append(np.arange(child.first_key, child.first_key + common // unit))
+            node, depth = child, depth + common
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+    def _root(self, namespace: Hashable, ahead: bytes) -> _Node:
+        return self._roots.setdefault((namespace, ahead), _Node(np.empty(0, np.int32), 0))
+
+    def _split(self, node: _Node, at: int) -> None:
+        """Cut an edge at `at` tokens; the node keeps the upper part."""
+        lower = _Node(node.ids[at:], node.first_key + at // self.unit)
+        lower.children = node.children
+        node.ids, node.children = node.ids[:at], {lower.ids[: self.unit].tobytes(): lower}

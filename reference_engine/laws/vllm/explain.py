@@ -1,0 +1,77 @@
+"""Why a hit is not longer: ceilings in the order in which they lower it, each group alone, and the next sibling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reference_engine.laws.base import Expectation, Ids
+from reference_engine.laws.parts.history import History
+from reference_engine.laws.vllm.find import Found
+from reference_engine.laws.vllm.plan import GroupPlan, Plan
+from vocabulary.groups import Kind
+from vocabulary.ledger import Cause, Ledger
+
+CUT_CAUSES = {Kind.FULL: Cause.GRANULE, Kind.SWA: Cause.WINDOW, Kind.GDN: Cause.NO_STATE}
+"""Full attention keeps every whole block, so what it lacks without eviction lies inside a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A prompt and what the look-up gave."""
+
+    ids: Ids
+    space: str
+    length: int
+    found: Found | None
+    """None: the look-up was skipped."""
+    unevicted: Found | None
+    """The same as if nothing had been evicted; None where nothing has been."""
+    alone: dict[str, int]
+    """Reuse each kind of group alone would allow, by its text."""
+    backed: int
+    """Tokens below which full attention holds the hit."""
+
+
+def explain(plan: Plan, history: History, looked: Looked) -> Expectation:
+    """The expectation of one request."""
+    hit = looked.found.hit if looked.found else 0
+    lcp = history.lcp(looked.ids, looked.space)
+    elsewhere = history.lcp_elsewhere(looked.ids, looked.space)
+    cap = min(lcp, looked.length - 1)
+    align = plan.alignment
+    ceilings = [
+        (Cause.NOVEL, max(lcp, elsewhere)),
+        (Cause.NAMESPACE, lcp),
+        (Cause.LAST_TOKEN, looked.length - 1),
+    ]
+    if looked.found is None:
+        ceilings.append((Cause.DISABLED, 0))
+    else:
+        ceilings += [(Cause.GRANULE, cap // plan.unit * plan.unit), (Cause.ALIGNMENT, cap // align * align)]
+        if plan.lookahead:
+            ceilings.append((Cause.SUCCESSOR, min(lcp - plan.lookahead, looked.length - 1) // align * align))
+        ceilings += [(Cause.SPEC_DROP, _after_drop(plan, kind, lcp, looked)) for kind in plan.kinds if kind.eagle]
+        cuts = (looked.unevicted or looked.found).cuts
+        ceilings += [(CUT_CAUSES[cut.kind.kind], cut.length) for cut in cuts]
+        if looked.unevicted is not None:
+            ceilings.append((Cause.EVICTED, hit))
+    # A hit that full attention does not back lies above the ceilings of the sound rule.
+    ledger = Ledger.waterfall(looked.length, [(cause, max(hit, ceiling)) for cause, ceiling in ceilings])
+    longest = looked.found.longest if looked.found and plan.switches.junctions and plan.hybrid else hit
+    return Expectation(
+        hit_len=hit,
+        position_start=hit,
+        ledger=ledger,
+        per_group=looked.alone,
+        junction=max(hit, longest // align * align),
+        backed_len=looked.backed if looked.backed < hit else None,
+    )
+
+
+def _after_drop(plan: Plan, kind: GroupPlan, lcp: int, looked: Looked) -> int:
+    """What an EAGLE group leaves of the shared prefix if it holds all of it."""
+    if kind.kind is Kind.GDN:
+        return looked.length
+    step = plan.margin(kind)
+    past = looked.length if plan.switches.bound_by_hashed and plan.hybrid else looked.length - 1
+    return max(0, min(lcp, past) // step * step - step) // plan.alignment * plan.alignment

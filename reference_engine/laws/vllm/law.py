@@ -1,0 +1,296 @@
+"""vLLM's law: block tables of several layer groups over one pool, and the hit they agree on.
+
+    full attention      leading run of cached blocks that ends at or below L-1
+    sliding window      the blocks of the W-1 tokens in front of a boundary
+    recurrent state     one state at a boundary, kept only where a chunk ended
+    hybrid              the longest boundary all groups accept (`find`), multiples of the blocks' common multiple
+
+Versions differ in what `switches` lists. Keys cover the whole prefix, the cache salt and the LoRA adapter. A request
+for prompt log-probabilities skips the look-up and still publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted, Slots
+from reference_engine.laws.parts.full_attention import map_slots
+from reference_engine.laws.parts.history import History
+from reference_engine.laws.parts.key_radix import KeyRadix
+from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
+from reference_engine.laws.vllm.explain import Looked, explain
+from reference_engine.laws.vllm.find import Finder, Found
+from reference_engine.laws.vllm.plan import Plan
+from reference_engine.laws.vllm.steps import Step, decode_step, prefill_step
+from reference_engine.laws.vllm.tables import Copies, GroupTable, Publishing, new_tables
+from vocabulary.engine import Feature, TokenRequest
+from vocabulary.errors import LawDoesNotCover
+from vocabulary.groups import Kind
+
+SKIPS = frozenset({Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP})
+
+
+@dataclass(slots=True)
+class Held:
+    """What a lease holds."""
+
+    tables: list[GroupTable]
+    """Block tables in the order of the groups."""
+    keys: Slots
+    copies: Copies
+    junction: int
+    """Boundary at which a chunk ends and a state is kept for the next sibling; 0: none."""
+    planned: Step | None = None
+    first: bool = True
+
+
+class VllmLaw(Law):
+    """One release and configuration."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan, self.id, self.granule = plan, plan.switches.law_id, plan.alignment
+        self.pool_tokens = None if plan.num_blocks is None else (plan.num_blocks - 1) * max(k.block for k in plan.kinds)
+        self.radix = KeyRadix(plan.unit, plan.lookahead)
+        self.blocks = KeyedBlocks(plan.num_blocks, len(plan.groups))
+        self.finder = Finder(plan, self.blocks)
+        self.history = History()
+        self._leases: set[Lease] = set()
+
+    # -- life cycle ------------------------------------------------------------------------------------------------
+
+    def admit(self, request: TokenRequest) -> Lease:
+        """Match and pin what is hit; full attention alone also takes the blocks of the whole prompt."""
+        plan = self.plan
+        if not request.ids:
+            raise LawDoesNotCover(f"{self.id}: the prompt is empty")
+        if plan.context is not None and request.prompt_len + request.max_tokens > plan.context:
+            raise LawDoesNotCover(
+                f"{self.id} refuses {request.prompt_len} + {request.max_tokens} tokens: max_model_len = {plan.context}"
+            )
+        ids = np.fromiter(request.ids, np.int32, len(request.ids))
+        space = self._space(request)
+        keys = self._keys(ids, space)
+        looked_up = plan.caching and not SKIPS.intersection(request.features)
+        found = self.finder.find(keys, len(ids)) if looked_up else None
+        hit = found.hit if found else 0
+        copies = Copies()
+        held = Held(new_tables(plan, self.blocks, copies), keys, copies, self._junction(found))
+        lists = [self._found_blocks(table, found, keys) for table in held.tables]
+        self._check_room(held, lists, hit, len(ids))
+        lease = Lease(request, explain(plan, self.history, self._looked(ids, space, found, keys, held, lists)), ids)
+        lease.held = held
+        if any(len(blocks) for blocks in lists):
+            for table, blocks in zip(held.tables, lists, strict=True):
+                table.attach(blocks, hit)
+        self._leases.add(lease)
+        if not plan.hybrid and plan.kinds[0].kind is Kind.FULL:
+            held.tables[0].allocate(len(ids), len(ids))
+            map_slots(lease, held.tables[0].table - 1, plan.unit)
+        return lease
+
+    def chunk_end(self, lease: Lease) -> int:
+        """End of the scheduler's next prefill step; its blocks are taken."""
+        held = _held(lease)
+        length = lease.request.prompt_len
+        if lease.computed_len >= length:
+            return length
+        if held.planned is None or held.planned.start != lease.computed_len:
+            step = prefill_step(self.plan, length, lease.computed_len, held.junction, first=held.first)
+            self._take(lease, step)
+        assert held.planned is not None
+        return held.planned.end
+
+    def computed(self, lease: Lease, end: int) -> None:
+        """Publish what is finished. Steps that the caller cut differently get their blocks here."""
+        held = _held(lease)
+        if end > lease.computed_len:
+            if held.planned is None or held.planned.end < end:
+                self._take(lease, Step(lease.computed_len, end, end))
+            self._publish(lease, end)
+            lease.computed_len, held.planned, held.first = end, None, False
+
+    def append(self, lease: Lease, token_id: int) -> None:
+        """A generated token joins; all but the last of `max_tokens` get a slot, in the step that computes them."""
+        held = _held(lease)
+        lease.ids[lease.length] = token_id
+        lease.length += 1
+        if self.radix.units(lease.length) > len(held.keys):
+            held.keys = self._keys(lease.ids[: lease.length], self._space(lease.request))
+        if lease.length < lease.request.prompt_len + lease.request.max_tokens:
+            self._schedule_decode(lease)
+
+    def release(self, lease: Lease) -> None:
+        """Give the blocks back, group by group, tail first."""
+        held = _held(lease)
+        self._leases.discard(lease)
+        held.copies.release(self.blocks)
+        self.history.add(lease.ids[: lease.computed_len], self._space(lease.request))
+        for table in held.tables:
+            table.release()
+
+    def send(self, request: TokenRequest) -> Expectation:
+        """Predict; a request that the engine could not take to its first token leaves nothing behind."""
+        lease = self.admit(request)
+        try:
+            while lease.computed_len < request.prompt_len:
+                self.computed(lease, self.chunk_end(lease))
+        except LawDoesNotCover:
+            self.release(lease)
+            raise
+        self._sent[request.request_id] = lease
+        return lease.expectation
+
+    def finish(self, request: TokenRequest, output_ids: Sequence[int]) -> None:
+        """One decode step per generated token but the last, which no engine computes."""
+        lease = self._sent.pop(request.request_id)
+        self._room_for(lease, len(output_ids))
+        for i, token_id in enumerate(output_ids):
+            last = i == len(output_ids) - 1
+            if last:
+                lease.ids[lease.length] = token_id
+                lease.length += 1
+                break
+            self.append(lease, token_id)
+            if _held(lease).planned is None:
+                self._schedule_decode(lease)
+            self.computed(lease, lease.length)
+        self.release(lease)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        assert not self._leases, "reset while requests hold blocks"
+        self.radix.clear()
+        self.blocks.clear()
+        self.history.clear()
+
+    def check_integrity(self) -> None:
+        """The pool's books match the tables of all leases."""
+
+        def referenced() -> Slots:
+            parts = [table.table for lease in self._leases for table in _held(lease).tables]
+            parts += [np.asarray(_held(lease).copies.ends, np.int64) for lease in self._leases]
+            return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+        self.blocks.check_integrity(referenced)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _space(self, request: TokenRequest) -> str:
+        """What separates equal prompts: cache salt and adapter."""
+        lora = request.lora
+        if lora is not None and not self.plan.switches.lora_path:
+            lora = lora.partition("@")[0]
+        return repr((request.namespace, lora))
+
+    def _looked(self, ids: Ids, space: str, found: Found | None, keys: Slots, held: Held, lists: list[Slots]) -> Looked:
+        if found is None:
+            return Looked(ids, space, len(ids), None, None, {kind.text: 0 for kind in self.plan.kinds}, 0)
+        alone = {
+            kind.text: self.finder.alone(kind, keys, len(ids)) if self.plan.hybrid else found.hit
+            for kind in self.plan.kinds
+        }
+        backed = [
+            len(blocks) * table.block
+            for table, blocks in zip(held.tables, lists, strict=True)
+            if table.kind.kind is Kind.FULL
+        ]
+        unevicted = self.finder.find(keys, len(ids), ever=True) if self.blocks.evicted else None
+        return Looked(ids, space, len(ids), found, unevicted, alone, min(backed, default=found.hit))
+
+    def _keys(self, ids: Ids, space: str) -> Slots:
+        keys = self.radix.keys(ids, space)
+        self.blocks.grow_keys(self.radix.count)
+        return keys
+
+    def _junction(self, found: Found | None) -> int:
+        """Where this request will leave a state or window for its next sibling."""
+        if found is None or not self.plan.switches.junctions or not self.plan.hybrid:
+            return 0
+        return found.longest if found.longest > found.hit else 0
+
+    def _found_blocks(self, table: GroupTable, found: Found | None, keys: Slots) -> Slots:
+        """The blocks of a hit in one group, 0 where none is held."""
+        if found is None or table.kind.text not in found.reaches:
+            return np.empty(0, np.int64)
+        reach, block, per = found.reaches[table.kind.text], table.block, table.block // self.plan.unit
+        places = reach.table
+        if table.kind.kind is Kind.FULL:
+            places = places[: -(-found.hit // block)]
+        if not len(places):
+            return np.zeros(reach.length // block if table.kind.kind is not Kind.FULL else 0, np.int64)
+        blocks = np.zeros(int(places[-1]) + 1, np.int64)
+        last = len(blocks) - 1
+        tail = reach.tail_key if last == reach.table[-1] else None
+        whole = places if tail is None else places[:-1]
+        blocks[whole] = self.blocks.holders(table.member, keys[(whole + 1) * per - 1])
+        if tail is not None:
+            blocks[last] = self.blocks.holders(table.member, keys[tail : tail + 1])[0]
+        return blocks
+
+    def _check_room(self, held: Held, lists: list[Slots], hit: int, length: int) -> None:
+        """PoolExhausted where the engine would not admit the request."""
+        if self.plan.num_blocks is None:
+            return
+        total = length if self.plan.context is None else min(length, self.plan.context)
+        wanted = sum(
+            table.wanted(total, blocks, hit, hit, total, admission=True)
+            for table, blocks in zip(held.tables, lists, strict=True)
+        )
+        if wanted > self.blocks.queue.free:
+            raise PoolExhausted(f"{self.id}: {wanted} blocks wanted for the prompt, {self.blocks.queue.free} free")
+
+    def _take(self, lease: Lease, step: Step) -> None:
+        """Plan a step: retire, check for room, take blocks."""
+        held, plan = _held(lease), self.plan
+        slots = step.target + plan.draft_slots
+        if plan.context is not None:
+            slots = min(slots, plan.context)
+        if not held.first:
+            for table in held.tables:
+                table.retire(step.start)
+        if plan.num_blocks is not None:
+            none = np.empty(0, np.int64)
+            wanted = sum(
+                table.wanted(slots, none, step.start, step.start, step.target, admission=False) for table in held.tables
+            )
+            if wanted > self.blocks.queue.free:
+                raise PoolExhausted(
+                    f"{self.id}: {wanted} blocks wanted at position {step.start}, {self.blocks.queue.free} free; "
+                    "the engine would preempt the request, which this law does not follow"
+                )
+        for table in held.tables:
+            table.allocate(slots, step.target)
+        held.planned = step
+
+    def _publish(self, lease: Lease, end: int) -> None:
+        held, plan = _held(lease), self.plan
+        if plan.caching:
+            aligned = end if plan.fine or not plan.hybrid else end // plan.scheduler_block * plan.scheduler_block
+            for table in held.tables:
+                tokens = aligned
+                if plan.hybrid and table.kind.eagle and aligned:
+                    tokens = min(end, aligned + table.block)
+                table.publish(Publishing(tokens, held.keys, lease.request.prompt_len, held.junction))
+        held.copies.release(self.blocks)
+
+    def _schedule_decode(self, lease: Lease) -> None:
+        held = _held(lease)
+        self._take(lease, decode_step(self.plan, lease.length))
+        if not self.plan.hybrid and self.plan.kinds[0].kind is Kind.FULL:
+            map_slots(lease, held.tables[0].table - 1, self.plan.unit, start=lease.length - 1)
+
+    def _room_for(self, lease: Lease, outputs: int) -> None:
+        """Outputs longer than `max_tokens` (an engine that generated more)."""
+        need = lease.request.prompt_len + outputs
+        if need > len(lease.ids):
+            lease.ids = np.concatenate([lease.ids, np.empty(need - len(lease.ids), np.int32)])
+            lease.slots = np.concatenate([lease.slots, np.empty(need - len(lease.slots), np.int64)])
+
+
+def _held(lease: Lease) -> Held:
+    assert isinstance(lease.held, Held)
+    return lease.held
