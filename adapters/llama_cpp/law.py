@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adapters.llama_cpp.options import LlamaCppOptions
+from reference_engine.laws.registry import make_law
 from vocabulary.errors import LawDoesNotCover
 
 LAW = "llama.cpp"
@@ -24,7 +25,7 @@ READ = (
 def server_law(
     options: LlamaCppOptions, facts_options: Mapping[str, Any], groups: tuple[str, ...], *, attached: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Law id and options; LawDoesNotCover where something that decides the outcome is not known.
+    """Law id and options; LawDoesNotCover where it refuses them, or something that decides the outcome is not known.
 
     `attached`: only options that the user has set are known, the defaults are hitparity's own.
     """
@@ -43,5 +44,6 @@ def server_law(
                 "llama.cpp: an attached server's RAM cache holds what was there before and cannot be emptied; "
                 "start it with --cache-ram 0"
             )
-    law: dict[str, Any] = {"groups": list(groups)}
-    return LAW, law | {name: known[name] for name in READ if known.get(name) is not None}
+    law = {"groups": list(groups)} | {name: known[name] for name in READ if known.get(name) is not None}
+    make_law(LAW, law)
+    return LAW, law

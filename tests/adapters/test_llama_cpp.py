@@ -83,7 +83,13 @@ def test_facts(one_slot: Engine, four_slots: Engine) -> None:
     assert (facts.context_len, facts.vocab_size, facts.law) == (8192, 2048, "llama.cpp")
     assert facts.options["flash_attn"] == "off" and facts.options["n_ubatch"] == 512
     assert four_slots.facts.context_len == 2048
-    assert four_slots.facts.law_options == {"n_parallel": 4, "slot_prompt_similarity": 0.1, "n_ctx_slot": 2048}
+    law = four_slots.facts.law_options
+    assert {name: law[name] for name in ("groups", "n_parallel", "slot_prompt_similarity", "n_ctx_slot")} == {
+        "groups": ["full"],
+        "n_parallel": 4,
+        "slot_prompt_similarity": 0.1,
+        "n_ctx_slot": 2048,
+    }
 
 
 def test_long_prompt_shows_its_steps(one_slot: Engine) -> None:
@@ -172,26 +178,28 @@ def test_random_requests_follow_the_law(engine_spec: Specs, checkpoint: Models, 
             assert (reply.hit_len, reply.position_start) == (expected.hit_len, expected.position_start), (number, ids)
 
 
-def test_ram_cache_cannot_be_cleared(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
+def test_ram_cache_is_cleared_by_a_new_start(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     spec = engine_spec("llama.cpp", n_threads=1, cache_ram_mib=100)
     with started(spec, checkpoint("tiny-qwen3"), tmp_path) as engine:
-        assert engine.facts.law is None and any("RAM cache" in note for note in engine.facts.notes)
+        assert engine.facts.law == "llama.cpp"
         assert hits(engine, A, B2, A) == [0, 17, 1037]  # A came back from host memory
-        assert not engine.reset()
-        assert hits(engine, B2) == [1037]
+        assert engine.reset()
+        assert hits(engine, B2, B2) == [0, 1037]
+        server = replace(engine_spec("llama.cpp", mode=Mode.ATTACH, cache_ram_mib=100), url=engine._url)
+        with started(server, checkpoint("tiny-qwen3"), tmp_path) as attached:
+            assert not attached.reset()
 
 
 def test_moved_chunks_hit_more_than_the_common_prefix(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     spec = engine_spec("llama.cpp", n_threads=1, n_cache_reuse=64)
     with started(spec, checkpoint("tiny-qwen3"), tmp_path) as engine:
-        assert engine.facts.law is None
         assert hits(engine, A[:1010], [*A[:300], *A[400:1000], *range(12)]) == [0, 900]
 
 
 def test_sliding_window(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     model = checkpoint("tiny-gemma3")
     with started(engine_spec("llama.cpp", n_threads=1), model, tmp_path) as engine:
-        assert engine.facts.groups == ("full", "swa:128") and engine.facts.law is None
+        assert engine.facts.groups == ("full", "swa:128") and engine.facts.law == "llama.cpp"
         assert hits(engine, A, B, B2, A, A) == [0, 1026, 0, 0, 1037]
     with started(engine_spec("llama.cpp", n_threads=1, swa_full=True), model, tmp_path) as engine:
         assert engine.facts.law == "llama.cpp"
@@ -200,7 +208,7 @@ def test_sliding_window(engine_spec: Specs, checkpoint: Models, tmp_path: Path) 
 
 def test_recurrent_state_goes_back_to_checkpoints(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     with started(engine_spec("llama.cpp", n_threads=1), checkpoint("tiny-qwen3.5"), tmp_path) as engine:
-        assert engine.facts.groups == ("full", "gdn") and engine.facts.law is None
+        assert engine.facts.groups == ("full", "gdn") and engine.facts.law == "llama.cpp"
         assert hits(engine, A, A, B, B2) == [0, 1034, 522, 0]
 
 
@@ -303,19 +311,24 @@ def test_binary(engine_spec: Specs, checkpoint: Models, tmp_path: Path, engine_p
 
 def test_law_says_what_it_does_not_cover(engine_spec: Specs) -> None:
     law_for = LlamaCppAdapter().law_for
-    assert law_for(engine_spec("llama.cpp"), {"n_parallel": 1, "n_ctx_slot": 8192}, ("full",)) == (
-        "llama.cpp",
-        {"n_parallel": 1, "slot_prompt_similarity": 0.1, "n_ctx_slot": 8192},
-    )
-    for options, groups, why in (
-        ({"cache_ram_mib": 8192}, ("full",), "RAM cache"),
-        ({"n_cache_reuse": 256}, ("full",), "moved chunks"),
-        ({"n_parallel": 2, "kv_unified": True}, ("full",), "purge"),
-        ({}, ("full", "swa:128"), "window cache"),
-        ({"swa_full": True}, ("full", "gdn"), "gdn"),
+    law, read = law_for(engine_spec("llama.cpp", n_parallel=2), {"n_ctx_slot": 4096}, ("full", "gdn"))
+    assert (law, read["groups"], read["n_ctx_slot"]) == ("llama.cpp", ["full", "gdn"], 4096)
+    attached = engine_spec("llama.cpp", mode=Mode.ATTACH, cache_ram_mib=0, n_cache_reuse=0, slot_prompt_similarity=0.1)
+    assert law_for(attached, {"n_parallel": 1, "n_ctx_slot": 8192}, ("full",))[0] == "llama.cpp"
+    for spec, facts, groups, why in (
+        (engine_spec("llama.cpp", n_cache_reuse=9), {"n_ctx_slot": 256}, ("full", "swa:128"), "chunks moved in window"),
+        (engine_spec("llama.cpp"), {}, ("full", "swa:128", "gdn"), "one window or"),
+        (attached, {"n_parallel": 2}, ("full",), "kv_unified"),
+        (attached, {"n_parallel": 1}, ("full", "gdn"), "checkpoint_min_step, n_batch, n_ctx_checkpoints, n_ubatch"),
+        (
+            replace(attached, options=attached.options.model_copy(update={"cache_ram_mib": 64})),
+            {"n_parallel": 1},
+            ("full",),
+            "cannot be emptied",
+        ),
     ):
         with pytest.raises(LawDoesNotCover, match=why):
-            law_for(engine_spec("llama.cpp", **options), {}, groups)
+            law_for(spec, facts, groups)
 
 
 def test_wrong_dtype(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:

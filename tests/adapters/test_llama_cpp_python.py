@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from adapters.base import EngineSpec
@@ -17,7 +18,7 @@ from adapters.llama_cpp_python.adapter import LlamaCppPythonAdapter
 from checkpoints import Checkpoint
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import Engine, Feature, Reply, TokenRequest
-from vocabulary.errors import EngineFailed, EngineUnavailable, LawDoesNotCover, RequestRefused
+from vocabulary.errors import EngineFailed, EngineUnavailable, RequestRefused
 from workloads.families.changed import Changed, changed
 from workloads.source import TokenSource
 
@@ -114,7 +115,14 @@ def test_facts(engine: Engine) -> None:
     facts = engine.facts
     assert (facts.version, facts.dtype, facts.context_len, facts.vocab_size) == ("0.3.36", "float32", 8192, 2048)
     assert not facts.caps_last_token
-    assert (facts.law, facts.law_options) == ("llama-cpp-python@0.3", {"n_ctx": 8192})
+    assert facts.law == "llama-cpp-python@0.3"
+    assert facts.law_options == {
+        "groups": ["full"],
+        "n_ctx": 8192,
+        "n_batch": 512,
+        "n_ubatch": 512,
+        "swa_full": True,
+    }
     assert facts.options["type_k"] == "f32" and facts.options["swa_full"] is True
 
 
@@ -142,31 +150,32 @@ def test_sliding_window_kept_whole(engine_spec: Specs, checkpoint: Models, tmp_p
 
 
 def test_window_cache_claims_more_than_it_holds(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
-    """The defect of 0.3.36 that a law must not bless: a hit whose window is gone changes the answer."""
-    short = [*A[:300], *range(9)]
-    with started(engine_spec(NAME, n_threads=1, swa_full=False), checkpoint("tiny-gemma3"), tmp_path) as engine:
-        assert engine.facts.law is None
-        cold = ask(engine, short, features=frozenset({Feature.LOGPROB}))
+    """The defect of 0.3.36: a hit whose window is gone changes the answer, and memory and law both say so."""
+    short = [*A[:600], *range(9)]
+    logits = frozenset({Feature.LOGITS})
+    spec = engine_spec(NAME, n_threads=1, n_ubatch=128, swa_full=False)
+    with started(spec, checkpoint("tiny-gemma3"), tmp_path) as engine:
+        law = make_law(engine.facts.law or "", engine.facts.law_options)
+        cold = ask(engine, short, features=logits)
         engine.reset()
-        ask(engine, A)
-        warm = ask(engine, short, features=frozenset({Feature.LOGPROB}))
-        assert warm.hit_len == 300
-        assert cold.first_logprob is not None and warm.first_logprob is not None
-        assert abs(warm.first_logprob - cold.first_logprob) > 0.01
+        requests = [TokenRequest(request_id="r", ids=tuple(ids), features=logits) for ids in (A, short)]
+        for request in requests:
+            expected = law.send(request)
+            warm = engine.send(request)
+            law.finish(request, warm.output_ids)
+        assert (warm.hit_len, warm.backed_len) == (expected.hit_len, expected.backed_len) == (600, 0)
+        largest, shift = (np.abs(x).max() for x in (cold.native["logits"], _difference(warm, cold)))
+        assert shift > largest  # the logits are not merely rounded otherwise
+
+
+def _difference(warm: Reply, cold: Reply) -> np.ndarray:
+    return np.subtract(warm.native["logits"], cold.native["logits"])
 
 
 def test_recurrent_state_is_recomputed(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     with started(engine_spec(NAME, n_threads=1), checkpoint("tiny-qwen3.5"), tmp_path) as engine:
-        assert engine.facts.law is None
+        assert engine.facts.law == "llama-cpp-python@0.3"
         assert hits(engine, A, A, B, B2) == [0, 1038, 0, 0]
-
-
-def test_law_says_what_it_does_not_cover(engine_spec: Specs) -> None:
-    law_for = LlamaCppPythonAdapter().law_for
-    with pytest.raises(LawDoesNotCover, match="window cache"):
-        law_for(engine_spec(NAME, swa_full=False), {}, ("full", "swa:128"))
-    with pytest.raises(LawDoesNotCover, match="gdn"):
-        law_for(engine_spec(NAME), {}, ("full", "gdn"))
 
 
 def test_worker_killed_between_requests(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
