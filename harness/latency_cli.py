@@ -14,9 +14,11 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from harness.latency import Figure, Latency, latencies, pairs_of
 from harness.store import RUN_FILE, Run, load_run
+from harness.table import widened
 from harness.wording import plain
 from vocabulary.errors import ExitCode, UsageError
 
@@ -43,20 +45,20 @@ def latency(
     done = load_run(folder)
     rows, gaps = latencies(done.requests)
     if not rows and not gaps:
-        raise UsageError(
-            f"{what}: no workload of the family `pairs` was timed; `hitparity run latency --dry-run` shows one"
-        )
+        raise UsageError(f"{what}: no workload of the family `pairs` was timed; see `hitparity run latency --dry-run`")
     floors = _floors(folder, rows)
-    console = Console()
-    console.width = max(console.width, 130)
-    console.print(_table(rows, floors))
+    tables = _tables(rows, floors)
+    console = widened(Console(), tables)
+    for table in tables:
+        console.print(table)
     console.print(
-        "medians in ms; x: median cold / median warm; [ ]: 95 % interval of the paired ratio; p99 from 100 pairs on"
+        "medians; x: median cold / median warm; interval: 95 % of the median of the pairs' cold / warm", soft_wrap=True
     )
-    for sentence in [
-        *gaps,
-        *(f"{row.engine_label}, {row.prompt_len} tokens: left out: {why}" for row in rows for why in row.rejected),
-    ]:
+    console.print(
+        "floor: our client against a server that computes nothing; p99 is shown from 100 pairs on", soft_wrap=True
+    )
+    rejected = [f"{row.engine_label}, {row.prompt_len} tokens: left out: {why}" for row in rows for why in row.rejected]
+    for sentence in [*gaps, *rejected]:
         console.print(f"! {escape(plain(sentence))}", soft_wrap=True)
     for path in _figures(done, floors, folder / "report"):
         console.print(f"figure: {escape(str(path))}", soft_wrap=True)
@@ -100,30 +102,36 @@ def _floors(folder: Path, rows: Sequence[Latency]) -> dict[int, float]:
     return known
 
 
-def _table(rows: Sequence[Latency], floors: dict[int, float]) -> Table:
-    table = Table(title="Cold against warm, in pairs", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("engine", overflow="fold")
-    for name in ("L", "hit", "pairs", "warm\nfaster", "TTFT cold > warm", "x", "interval of\nwarm/cold", "floor"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("first-to-last", "TPOT", "total cold > warm", "x"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _tables(rows: Sequence[Latency], floors: dict[int, float]) -> list[Table]:
+    """The time to first token, and what comes after it."""
+    width = min(28, max((len(row.engine_label) for row in rows), default=8))
+    first = _empty(width, "Time to first token, cold > warm", "hit", "pairs", "starts", "warm faster", "TTFT ms", "x")
+    for name in ("interval", "floor ms"):
+        first.add_column(name, justify="right", no_wrap=True)
+    rest = _empty(width, "After the first token, cold > warm", "first-to-last ms", "TPOT ms", "total ms", "x")
     for row in sorted(rows, key=lambda row: (row.model, row.engine_label, row.prompt_len)):
+        names = (Text(plain(row.engine_label)), str(row.prompt_len))
         ratio = row.ttft_ratio
-        table.add_row(
-            escape(plain(row.engine_label)),
-            str(row.prompt_len),
+        first.add_row(
+            *names,
             str(row.hit_len),
-            f"{row.pairs} ({row.starts} starts)",
+            str(row.pairs),
+            str(row.starts),
             str(row.warm_faster),
             _both(row.ttft),
             f"{row.ttft.speedup:.2f}",
-            f"[{ratio.low:.3f}, {ratio.high:.3f}]".replace("[", r"\["),
+            Text(f"[{1 / ratio.high:.2f}, {1 / ratio.low:.2f}]"),
             f"{floors[row.prompt_len]:.2f}",
-            _both(row.first_to_last),
-            _both(row.tpot),
-            _both(row.total),
-            f"{row.total.speedup:.2f}",
         )
+        rest.add_row(*names, _both(row.first_to_last), _both(row.tpot), _both(row.total), f"{row.total.speedup:.2f}")
+    return [first, rest]
+
+
+def _empty(width: int, title: str, *numbers: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("engine", overflow="fold", width=width)  # rich narrows a flexible column down to nothing
+    for name in ("L", *numbers):
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
