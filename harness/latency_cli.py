@@ -128,7 +128,7 @@ def _tables(rows: Sequence[Latency], floors: dict[int, float]) -> list[Table]:
 
 
 def _empty(width: int, title: str, *numbers: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("engine", overflow="fold", width=width)  # rich narrows a flexible column down to nothing
     for name in ("L", *numbers):
         table.add_column(name, justify="right", no_wrap=True)
