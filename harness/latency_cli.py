@@ -18,11 +18,12 @@ from rich.text import Text
 
 from harness.latency import Figure, Latency, latencies, pairs_of
 from harness.store import RUN_FILE, Run, load_run
-from harness.table import widened
 from harness.wording import plain
 from vocabulary.errors import ExitCode, UsageError
 
 LATENCY_FILE = "latency.json"
+WIDTH = 116
+"""Characters that both tables need."""
 
 
 def latency(
@@ -48,7 +49,8 @@ def latency(
         raise UsageError(f"{what}: no workload of the family `pairs` was timed; see `hitparity run latency --dry-run`")
     floors = _floors(folder, rows)
     tables = _tables(rows, floors)
-    console = widened(Console(), tables)
+    console = Console()
+    console.width = max(console.width, WIDTH)
     for table in tables:
         console.print(table)
     console.print(
