@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import client_floor, law_speed, overhead, ttft
+from benchmarks import calibration, client_floor, law_speed, overhead, ttft
 from benchmarks.page import write_page
 from harness.machine import machine_facts
 
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "client_floor": client_floor.measure,
     "overhead": overhead.measure,
     "law_speed": law_speed.measure,
+    "calibration": calibration.measure,
     "ttft": ttft.measure,
 }
 RESULTS = Path(__file__).parent / "results"

@@ -15,6 +15,11 @@ MEANINGS = {
     "law_speed": "A prompt's whole way through a law (`send`, `finish`, ledger included) beside the same prompt's way "
     "through the engine's own cache code, in one run; millions of prompt tokens per second, medians. `lookup` is the "
     "engine's lookup alone, without hashing, allocation and insertion. `resident`: prompts in the cache.",
+    "calibration": "How often `hitparity compare --max-slowdown` fails on simulated times, 2,000 comparisons a number: "
+    "`false_alarms` where nothing changed, `power_at_N_percent` where the candidate is N % slower, `passed_unchanged` "
+    "how often an unchanged candidate passes (the rest is inconclusive). benchmarks/calibration.py says what the kinds "
+    "of noise are. `starts` is what no statistics over the pairs of one process start can see: give a threshold well "
+    "above what two starts differ by.",
     "ttft": "Cold and warm TTFT of SmolLM2-135M, 14 tokens behind the shared part, pairs interleaved, one engine at a "
     "time; medians. The ratio of a row is the result, engines stand side by side for orientation only. `dtype` is what "
     "the engine multiplies in; the reference engine computes bf16 weights in float32 where the CPU has no bf16 "

@@ -132,8 +132,8 @@ def _of_groups(groups: Sequence[LatencyGroup], lines: Sequence[LatencyLine]) -> 
             late.append(f"{name}: {first:.1f} times")
     if few:
         yield (
-            f"too few pairs ({_listed(few)}): a verdict needs {MIN_PAIRS}, and {POWERFUL} to see small shifts; give the "
-            f"workload more prompts or more sends"
+            f"too few pairs ({_listed(few)}): a verdict needs {MIN_PAIRS}, and {POWERFUL} to see small shifts; give "
+            f"the workload more prompts or more sends"
         )
     if wide:
         yield (

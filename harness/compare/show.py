@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness.compare.changes import SendChange
 from harness.compare.comparison import CellComparison, Comparison
-from harness.report import escape
+from harness.report import Raw, escape
 from harness.statistics import Verdict
 from harness.wording import count, milliseconds, number, span
 
@@ -105,7 +105,7 @@ def comparison_markdown(seen: Comparison) -> str:
     ]
     groups = change_groups(seen.changes)
     if groups:
-        rows = ((g.where, g.sends, g.lengths, g.hits, g.sentence) for g in groups)
+        rows = ((g.where, g.sends, g.lengths, g.hits, _code(g.sentence)) for g in groups)
         lines += ["", "### Changes", "", *_rows(("workload", "send", "L", "hit", "what changed"), rows)]
     if seen.latency:
         times = (
@@ -160,6 +160,11 @@ def _lists(seen: Comparison) -> list[tuple[str, Sequence[str]]]:
         ("Believe the times less, because", seen.warnings),
     ]
     return [(title, sentences) for title, sentences in named if sentences]
+
+
+def _code(sentence: str) -> Raw:
+    """Backticks around causes stay what they are in Markdown."""
+    return Raw(escape(sentence).replace("\\`", "`"))
 
 
 def _rows(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
