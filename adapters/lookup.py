@@ -23,6 +23,7 @@ from vocabulary.errors import UsageError
 LOOKUPS: dict[str, str] = {
     "vllm": "adapters.vllm_lookup.lookup:open_vllm",
     "vllm-ascend": "adapters.vllm_ascend_lookup.lookup:open_vllm_ascend",
+    "sglang": "adapters.sglang_lookup.lookup:open_sglang",
     "tensorrt-llm": "adapters.tensorrt_llm_lookup.lookup:open_tensorrt_llm",
 }
 """System to `"module:function"`; the function is an `OpenLookup`."""

@@ -15,6 +15,7 @@ ADAPTERS = {
     "llama-cpp-python": "adapters.llama_cpp_python.adapter:LlamaCppPythonAdapter",
     "vllm": "adapters.vllm.adapter:VllmAdapter",
     "sglang": "adapters.sglang.adapter:SglangAdapter",
+    "sglang-lookup": "adapters.sglang_lookup.adapter:SglangLookupAdapter",
     "vllm-lookup": "adapters.vllm_lookup.adapter:VllmLookupAdapter",
     "vllm-ascend-lookup": "adapters.vllm_ascend_lookup.adapter:VllmAscendLookupAdapter",
 }

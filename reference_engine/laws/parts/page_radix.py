@@ -1,194 +1,373 @@
-"""A radix tree whose edges are whole pages: the prefix cache of SGLang for full attention.
+"""A radix tree whose edges are whole pages: the prefix cache of SGLang.
 
-Source: SGLang 0.5.23, srt/mem_cache/{radix_cache,unified_radix_cache}.py, executed with both tree cores.
-A lookup walks edges page by page, splits the last one where it stops matching, and refreshes the
-access time of everything on the way. A locked node is on the path of a running request. Eviction
-removes whole unlocked leaves, least recently used first.
+Source: SGLang 0.5.23, srt/mem_cache/{radix_cache,unified_radix_cache}.py and unified_cache/, executed.
+
+A lookup walks edges page by page and splits the last one where it stops matching. A node always holds the pages of
+its edge in the full-attention pool. It may also hold pages of the sliding-window pool (`window`; none is a tombstone:
+the node stays on the path) and one recurrent state, valid at its end. A split leaves the state on the lower part.
+
+A locked node is on the path of a running request. Eviction removes whole unlocked leaves, least recently used first;
+window pages and states of inner nodes can go alone.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from reference_engine.laws.base import Ids, PoolExhausted, Slots
-from reference_engine.laws.parts.history import common_prefix
+from reference_engine.laws.base import Slots
+from reference_engine.laws.parts.recency import Recency
+
+Key = npt.NDArray[Any]
+"""One number per token: the token, or the token and its successor in one."""
+NO_PAGES: Slots = np.empty(0, np.int64)
+STEP = 1e-5
+"""How much older a match makes each node than the one below it; the clock itself ticks by 1."""
 
 
 class RadixNode:
     """An edge of whole pages and what hangs below it."""
 
-    __slots__ = ("children", "ids", "last_access", "locks", "pages", "parent")
+    __slots__ = (
+        "children",
+        "key",
+        "last_access",
+        "locks",
+        "pages",
+        "parent",
+        "queued",
+        "state",
+        "state_locks",
+        "window",
+        "window_edge",
+        "window_locks",
+    )
 
-    def __init__(self, parent: RadixNode | None, ids: Ids, pages: Slots) -> None:
-        self.parent, self.ids, self.pages = parent, ids, pages
-        self.children: dict[bytes, RadixNode] = {}
-        self.locks = 0
-        self.last_access = 0
+    def __init__(self, parent: RadixNode | None, key: Key, pages: Slots) -> None:
+        self.parent, self.key, self.pages = parent, key, pages
+        self.children: dict[Any, RadixNode] = {}
+        self.window: Slots | None = None
+        """Pages in the sliding-window pool; None: a tombstone."""
+        self.state: int | None = None
+        """Slot of the recurrent state at the node's end."""
+        self.locks = self.window_locks = self.state_locks = 0
+        self.window_edge: int | None = None
+        """Mark of the locks whose window starts in this node."""
+        self.last_access = 0.0
+        self.queued = False
+
+    @property
+    def locked(self) -> bool:
+        """Whether a running request protects anything here."""
+        return bool(self.locks or self.window_locks or self.state_locks)
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What one request protects: the path of a node, the window before it and its state."""
+
+    node: RadixNode
+    window_edge: int | None
+    """Mark of the node where the window starts; None: at the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The path of a lookup; the last node ends where the match does."""
+
+    root: RadixNode
+    nodes: tuple[RadixNode, ...]
+    ends: tuple[int, ...]
+    """Depth of the end of each node, in key elements."""
+
+    @property
+    def depth(self) -> int:
+        """Key elements matched, in whole pages."""
+        return self.ends[-1] if self.ends else 0
 
 
 class PageRadixTree:
-    """Token sequences cut to whole pages, with the pool page of each."""
+    """Keys cut to whole pages, with what the pools hold of each.
 
-    def __init__(self, page_size: int) -> None:
-        self.page_size = page_size
+    `window` is the sliding window in tokens whose locks are kept; None where no group has one.
+    """
+
+    def __init__(self, page_size: int, *, window: int | None = None) -> None:
+        self.page_size, self.window_len = page_size, window
+        self.window_recency: Recency[RadixNode] = Recency()
+        self.state_recency: Recency[RadixNode] = Recency()
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self._roots: dict[str | None, RadixNode] = {}
-        self._clock = 0
+        self._clock, self._edges = 0.0, 0
+        self._queue: list[tuple[float, int, RadixNode]] = []
+        self._serial = 0
+        self.window_recency.clear()
+        self.state_recency.clear()
+        self.evictable_pages = 0
+        """Full-attention pages of nodes on no running request's path."""
+        self.evictable_window_pages = 0
 
-    def match(self, ids: Ids, namespace: str | None) -> tuple[RadixNode, Slots]:
-        """Deepest node on the path of `ids` (its page floor) and the pages `[0, depth)` of that path.
+    # Walking
 
-        Splits a partly matching edge, so the node ends exactly where the match does.
-        """
-        self._clock += 1
-        node = self._root(namespace)
-        node.last_access = self._clock
-        parts: list[Slots] = []
-        position, end = 0, len(ids) // self.page_size * self.page_size
-        while position < end:
-            child = node.children.get(self._name(ids, position))
-            if child is None:
+    def match(self, key: Key, namespace: str | None) -> Match:
+        """The longest path of whole pages of `key`; a partly matching edge is split there. Refreshes nothing."""
+        root = node = self.root(namespace)
+        nodes: list[RadixNode] = []
+        ends: list[int] = []
+        position, end = 0, len(key) // self.page_size * self.page_size
+        while position < end and (child := node.children.get(self._name(key, position))) is not None:
+            common = self.common(child.key, key, position)
+            whole = common == len(child.key)
+            node = child if whole else self.split(child, common)
+            position += common
+            nodes.append(node)
+            ends.append(position)
+            if not whole:
                 break
-            common = common_prefix(child.ids, ids[position:end]) // self.page_size * self.page_size
-            if common < len(child.ids):
-                child = self._split(child, common)
-            child.last_access = self._clock
-            parts.append(child.pages)
-            node, position = child, position + common
-        return node, np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return Match(root, tuple(nodes), tuple(ends))
 
-    def insert(self, ids: Ids, pages: Slots, namespace: str | None) -> tuple[RadixNode, Slots, Slots]:
-        """Store `ids` (whole pages) held in `pages`.
+    def refresh(self, node: RadixNode) -> None:
+        """A lookup ended at `node`: it and its ancestors were used, the deeper the later."""
+        time = self._tick()
+        each: RadixNode | None = node
+        while each is not None:
+            each.last_access = time
+            time -= STEP
+            each = each.parent
 
-        Returns the node at its end, the pages of the tree's path, and the caller's pages that the
-        tree did not take because it had those tokens already.
-        """
-        node, known = self.match(ids, namespace)
-        spare = pages[: len(known)][pages[: len(known)] != known]
-        new = pages[len(known) :]
-        if len(new):
-            depth = len(known) * self.page_size
-            leaf = RadixNode(node, ids[depth:].copy(), new.copy())
-            leaf.last_access = self._clock
-            node.children[self._name(leaf.ids, 0)] = leaf
-            node = leaf
-        return node, np.concatenate([known, new]), spare
+    def touch(self, node: RadixNode) -> None:
+        """An insertion passed this node."""
+        node.last_access = self._tick()
 
-    def lock(self, node: RadixNode) -> None:
-        """Protect a node and its ancestors from eviction."""
-        for each in _ancestry(node):
-            each.locks += 1
+    def child(self, node: RadixNode, key: Key, position: int) -> RadixNode | None:
+        """The edge below `node` whose first page is that of `key` at `position`."""
+        return node.children.get(self._name(key, position)) if position < len(key) else None
 
-    def unlock(self, node: RadixNode) -> None:
-        """Undo one `lock`."""
-        for each in _ancestry(node):
-            each.locks -= 1
+    def common(self, edge: Key, key: Key, position: int) -> int:
+        """Whole pages that an edge and `key` from `position` on have in common, in key elements."""
+        n = min(len(edge), len(key) - position)
+        differs = edge[:n] != key[position : position + n]
+        first = int(differs.argmax()) if n else 0
+        if n and differs[first]:
+            n = first
+        return n // self.page_size * self.page_size
 
-    def evict(self, count: int) -> Slots:
-        """Remove least recently used unlocked leaves until `count` pages came free or none is left."""
-        leaves = [(n.last_access, id(n), n) for n in self._nodes() if self._evictable(n)]
-        heapq.heapify(leaves)
-        freed: list[Slots] = []
-        total = 0
-        while total < count and leaves:
-            _, _, leaf = heapq.heappop(leaves)
-            freed.append(leaf.pages)
-            total += len(leaf.pages)
-            parent = leaf.parent
-            assert parent is not None
-            del parent.children[self._name(leaf.ids, 0)]
-            if self._evictable(parent):
-                heapq.heappush(leaves, (parent.last_access, id(parent), parent))
-        return np.concatenate(freed) if freed else np.empty(0, np.int64)
-
-    def pages(self) -> Slots:
-        """All pages the tree holds."""
-        parts = [n.pages for n in self._nodes()]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-    def locked(self) -> bool:
-        """Whether any request still protects a path."""
-        return any(n.locks for n in self._nodes())
-
-    def _root(self, namespace: str | None) -> RadixNode:
+    def root(self, namespace: str | None) -> RadixNode:
+        """The empty prefix of a namespace."""
         if namespace not in self._roots:
-            self._roots[namespace] = RadixNode(None, np.empty(0, np.int32), np.empty(0, np.int64))
+            self._roots[namespace] = RadixNode(None, np.empty(0, np.int32), NO_PAGES)
         return self._roots[namespace]
 
-    def _name(self, ids: Ids, position: int) -> bytes:
-        """How a child is found: the bytes of its first page."""
-        return ids[position : position + self.page_size].tobytes()
+    # Growing
 
-    def _split(self, node: RadixNode, at: int) -> RadixNode:
-        """Cut an edge at `at` tokens; the new upper node keeps the parent's name and the lower one's locks."""
-        upper = RadixNode(node.parent, node.ids[:at], node.pages[: at // self.page_size])
-        upper.locks, upper.last_access = node.locks, node.last_access
+    def add_leaf(self, parent: RadixNode, key: Key, pages: Slots) -> RadixNode:
+        """A new edge below `parent`."""
+        leaf = RadixNode(parent, key, pages)
+        leaf.last_access = self._tick()
+        self._tick()
+        parent.children[self._name(key, 0)] = leaf
+        self.evictable_pages += len(pages)
+        self._offer(leaf)
+        return leaf
+
+    def split(self, node: RadixNode, at: int) -> RadixNode:
+        """Cut an edge at `at` elements; the new upper node is returned, the lower one keeps its identity."""
+        pages = at // self.page_size
+        upper = RadixNode(node.parent, node.key[:at], node.pages[:pages])
+        upper.locks, upper.window_locks = node.locks, node.window_locks
+        upper.window_edge, node.window_edge = node.window_edge, None
+        upper.last_access = self._tick()
+        self._tick()
         assert node.parent is not None
-        node.parent.children[self._name(node.ids, 0)] = upper
-        node.parent, node.ids, node.pages = upper, node.ids[at:], node.pages[at // self.page_size :]
-        upper.children[self._name(node.ids, 0)] = node
+        node.parent.children[self._name(node.key, 0)] = upper
+        node.parent, node.key, node.pages = upper, node.key[at:], node.pages[pages:]
+        upper.children[self._name(node.key, 0)] = node
+        if node.window is not None:
+            upper.window, node.window = node.window[:pages], node.window[pages:]
+            self.window_recency.add_behind(node, upper)
+        node.last_access = self._tick()
         return upper
 
-    def _evictable(self, node: RadixNode) -> bool:
-        return node.parent is not None and not node.children and not node.locks
+    def set_window(self, node: RadixNode, pages: Slots) -> None:
+        """A tombstone gets window pages."""
+        assert node.window is None, "node has its window"
+        node.window = pages
+        self.window_recency.add(node)
+        if not node.window_locks:
+            self.evictable_window_pages += len(pages)
 
-    def _nodes(self) -> Iterator[RadixNode]:
-        stack = list(self._roots.values())
+    def set_state(self, node: RadixNode, slot: int) -> None:
+        """A node gets the state at its end."""
+        assert node.state is None, "node has a state"
+        node.state = slot
+        self.state_recency.add(node)
+
+    def window_path(self, node: RadixNode, tokens: int) -> list[RadixNode]:
+        """`node` and its ancestors, deepest first, until they cover `tokens`."""
+        path: list[RadixNode] = []
+        covered = 0
+        while node.parent is not None and covered < tokens:
+            path.append(node)
+            covered += len(node.key)
+            node = node.parent
+        return path
+
+    # Locking
+
+    def lock(self, node: RadixNode) -> Lock:
+        """Protect a node and its ancestors from eviction, the window that ends there, and its state."""
+        for each in _path(node):
+            if not each.locks:
+                self.evictable_pages -= len(each.pages)
+            each.locks += 1
+        if node.parent is None:
+            return Lock(node, None)
+        node.state_locks += 1
+        return Lock(node, self._lock_window(node))
+
+    def unlock(self, lock: Lock) -> None:
+        """Undo one `lock`."""
+        node = lock.node
+        if node.parent is not None:
+            node.state_locks -= 1
+            self._unlock_window(lock)
+        for each in _path(node):
+            each.locks -= 1
+            if not each.locks:
+                self.evictable_pages += len(each.pages)
+            self._offer(each)
+
+    def _lock_window(self, node: RadixNode) -> int | None:
+        if self.window_len is None:
+            return None
+        path = self.window_path(node, self.window_len)
+        for each in path:
+            if not each.window_locks and each.window is not None:
+                self.evictable_window_pages -= len(each.window)
+            each.window_locks += 1
+        if sum(len(each.key) for each in path) < self.window_len:
+            return None
+        if path[-1].window_edge is None:
+            self._edges += 1
+            path[-1].window_edge = self._edges
+        return path[-1].window_edge
+
+    def _unlock_window(self, lock: Lock) -> None:
+        if self.window_len is None:
+            return
+        for each in _path(lock.node):
+            each.window_locks -= 1
+            if not each.window_locks and each.window is not None:
+                self.evictable_window_pages += len(each.window)
+            if lock.window_edge is not None and each.window_edge == lock.window_edge:
+                break
+
+    # Evicting
+
+    def oldest_leaf(self) -> RadixNode | None:
+        """The least recently used leaf that nobody protects."""
+        while self._queue:
+            time, _, node = heapq.heappop(self._queue)
+            node.queued = False
+            if not self.is_free_leaf(node):
+                continue
+            if node.last_access == time:
+                self._offer(node)
+                return node
+            self._offer(node)
+        return None
+
+    def is_free_leaf(self, node: RadixNode) -> bool:
+        """Whether eviction may remove the whole node."""
+        return node.parent is not None and not node.children and not node.locked
+
+    def remove(self, leaf: RadixNode) -> None:
+        """A free leaf leaves the tree; its pages and state are the caller's."""
+        parent = leaf.parent
+        assert parent is not None
+        self.evictable_pages -= len(leaf.pages)
+        if leaf.window is not None:
+            self.drop_window(leaf)
+        if leaf.state is not None:
+            self.drop_state(leaf)
+        del parent.children[self._name(leaf.key, 0)]
+        leaf.parent = None
+        self._offer(parent)
+
+    def drop_window(self, node: RadixNode) -> Slots:
+        """The node becomes a tombstone; returns its window pages."""
+        pages = node.window
+        assert pages is not None
+        assert not node.window_locks, "window of a running request"
+        self.evictable_window_pages -= len(pages)
+        self.window_recency.remove(node)
+        node.window = None
+        return pages
+
+    def drop_state(self, node: RadixNode) -> int:
+        """The node loses its state; returns the slot."""
+        slot = node.state
+        assert slot is not None
+        self.state_recency.remove(node)
+        node.state = None
+        return slot
+
+    # Books
+
+    def nodes(self) -> Iterator[RadixNode]:
+        """All nodes but the roots, in no particular order."""
+        stack = [child for root in self._roots.values() for child in root.children.values()]
         while stack:
             node = stack.pop()
             stack.extend(node.children.values())
             yield node
 
+    def check_integrity(self) -> None:
+        """AssertionError when locks, counts or recency lists contradict the nodes."""
+        nodes = list(self.nodes())
+        assert self.evictable_pages == sum(len(n.pages) for n in nodes if not n.locks)
+        windows = [n for n in nodes if n.window is not None]
+        assert len(windows) == len(self.window_recency)
+        assert all(n in self.window_recency for n in windows)
+        free = sum(len(n.window) for n in windows if n.window is not None and not n.window_locks)
+        assert self.evictable_window_pages == free
+        states = [n for n in nodes if n.state is not None]
+        assert len(states) == len(self.state_recency)
+        assert all(n in self.state_recency for n in states)
+        for node in nodes:
+            assert len(node.key) == len(node.pages) * self.page_size, "edge and pages differ"
+            assert node.queued or not self.is_free_leaf(node), "a free leaf is not offered for eviction"
+            above = node.parent
+            assert above is not None
+            assert above.parent is None or above.locks >= node.locks, "a locked node hangs below an unlocked one"
 
-class FreePages:
-    """Pages nobody owns; `num_pages=None` hands out new numbers for ever (prediction only)."""
+    def _tick(self) -> float:
+        self._clock += 1.0
+        return self._clock
 
-    def __init__(self, num_pages: int | None) -> None:
-        self.num_pages = num_pages
-        self.clear()
+    def _name(self, key: Key, position: int) -> Any:
+        """How a child is found: its first page."""
+        if self.page_size == 1:
+            return key.item(position)
+        return key[position : position + self.page_size].tobytes()
 
-    def clear(self) -> None:
-        """All pages free."""
-        self._next = 0
-        self._free: list[int] = []
-
-    def lacking(self, count: int) -> int:
-        """How many pages are missing to hand out `count`."""
-        if self.num_pages is None:
-            return 0
-        return max(0, count - len(self._free) - (self.num_pages - self._next))
-
-    def take(self, count: int) -> Slots:
-        """Hand out pages; PoolExhausted, and no effect, when there are too few."""
-        if self.lacking(count):
-            raise PoolExhausted(f"{count} pages wanted, {self.lacking(count)} missing")
-        fresh = count if self.num_pages is None else min(count, self.num_pages - self._next)
-        pages = list(range(self._next, self._next + fresh)) + [self._free.pop() for _ in range(count - fresh)]
-        self._next += fresh
-        return np.asarray(pages, np.int64)
-
-    def give_back(self, pages: Iterable[int]) -> None:
-        """Pages are free again."""
-        if self.num_pages is not None:
-            self._free.extend(int(page) for page in pages)
-
-    def check_integrity(self, owned: Slots) -> None:
-        """Every number handed out so far is free or in `owned`, exactly once."""
-        assert len(np.unique(owned)) == len(owned), "page owned twice"
-        if self.num_pages is not None:
-            assert len(set(self._free)) == len(self._free), "page freed twice"
-            together = np.sort(np.concatenate([owned, np.asarray(self._free, np.int64)]))
-            assert np.array_equal(together, np.arange(self._next)), "pages neither free nor owned, or both"
+    def _offer(self, node: RadixNode) -> None:
+        if not node.queued and self.is_free_leaf(node):
+            node.queued = True
+            self._serial += 1
+            heapq.heappush(self._queue, (node.last_access, self._serial, node))
 
 
-def _ancestry(node: RadixNode) -> Iterator[RadixNode]:
-    each: RadixNode | None = node
-    while each is not None:
-        yield each
-        each = each.parent
+def _path(node: RadixNode) -> Iterator[RadixNode]:
+    """A node and its ancestors, without the root."""
+    while node.parent is not None:
+        yield node
+        node = node.parent

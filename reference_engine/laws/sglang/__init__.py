@@ -6,24 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from reference_engine.laws.base import Law
-from reference_engine.laws.entry import LawEntry, flag, only_full, pages, positive
-from reference_engine.laws.sglang.full import VERSIONS, SglangFullAttention
+from reference_engine.laws.entry import LawEntry
+from reference_engine.laws.sglang.config import OPTIONS, VERSIONS, read
+from reference_engine.laws.sglang.law import SglangLaw
 
 
 def _entry(version: str) -> LawEntry:
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        page = only_full(f"sglang@{version}", options).block or positive(options, "page_size", 1)
-        return SglangFullAttention(
-            version,
-            page,
-            disable_radix_cache=flag(options, "disable_radix_cache", default=False),
-            num_pages=pages(pool_tokens, page, options, "num_pages"),
-        )
+        return SglangLaw(read(version, options, pool_tokens))
 
     return LawEntry(
         f"sglang@{version}",
-        "full attention, no speculation",
-        ("page_size", "disable_radix_cache", "num_pages"),
+        "full attention, full with one sliding window, full with recurrent states; EAGLE's keys",
+        OPTIONS,
         build,
     )
 

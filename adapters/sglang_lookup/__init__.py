@@ -1,0 +1,1 @@
+"""SGLang's own scheduler and caches, asked without a model forward."""

@@ -1,0 +1,76 @@
+"""Options of a lookup, under SGLang's own names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from adapters.base import Options
+from vocabulary.errors import UsageError
+from vocabulary.groups import parse_groups
+
+
+class SglangLookupOptions(Options):
+    """Only what is set reaches SGLang; defaults are the worker's (`inside/`) and SGLang's."""
+
+    groups: tuple[str, ...] = ("full",)
+    """Layer groups: full, full with swa, full with gdn; a block named here is the page size."""
+    page_size: int | None = Field(default=None, ge=1)
+    """None: what the groups name, else 1."""
+    chunked_prefill_size: int | None = None
+    """Most prompt tokens per prefill step; None, as -1: no chunking."""
+    max_total_tokens: int | None = Field(default=None, ge=1)
+    """Tokens in the KV pool; None: 1,048,576."""
+    swa_full_tokens_ratio: float | None = Field(default=None, gt=0, le=1)
+    max_mamba_cache_size: int | None = Field(default=None, ge=1)
+    """Slots for recurrent states; None: 2,048."""
+    mamba_radix_cache_strategy: str | None = None
+    """"no_buffer" or "extra_buffer"; None: the former at page size 1, else the latter."""
+    mamba_track_interval: int | None = Field(default=None, ge=1)
+    mamba_max_states_per_path: int | None = None
+    speculative_algorithm: str | None = None
+    """EAGLE's keys in the tree; nothing is drafted."""
+    logprob_start_len: int | None = Field(default=None, ge=0)
+    """Where the log-probabilities of a prompt begin, for requests that ask for them."""
+    disable_radix_cache: bool | None = None
+    schedule_policy: str | None = None
+
+    @field_validator("groups")
+    @classmethod
+    def _groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("at least one layer group is needed")
+        try:
+            parse_groups(value)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    def given(self) -> dict[str, Any]:
+        """What was set, with the page size in one place and the groups without it."""
+        fields = {name: value for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
+        groups = parse_groups(self.groups)
+        sizes = {group.block for group in groups if group.block is not None} | ({self.page_size} - {None})
+        if len(sizes) > 1:
+            raise UsageError(
+                f"page sizes {', '.join(map(str, sorted(filter(None, sizes))))}: SGLang has one for all layers"
+            )
+        if sizes:
+            fields["page_size"] = sizes.pop()
+        return fields | {"groups": list(self.groups)}
+
+
+def checked(options: Mapping[str, Any]) -> SglangLookupOptions:
+    """Options from a mapping; UsageError names the wrong one and the nearest known name."""
+    try:
+        return SglangLookupOptions.model_validate(dict(options))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        known = SglangLookupOptions.model_fields
+        near = difflib.get_close_matches(name, known, n=1) if first["type"] == "extra_forbidden" else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"lookup option {name!r}: {first['msg']}{hint}") from None

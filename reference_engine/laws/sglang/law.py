@@ -1,0 +1,420 @@
+"""SGLang: a page radix tree for full attention, alone or with sliding windows or recurrent states.
+
+Source: SGLang 0.5.23, srt/managers/{scheduler,schedule_policy,schedule_batch}.py and srt/mem_cache, executed.
+
+    limit = L-1; with log-probabilities of the prompt from position s on: min(L-1, s)
+    hit   = the deepest boundary of the tree on the path of the first `limit` tokens, in whole pages, where
+            - full attention: always (a partly matching edge is split there)
+            - sliding window W: the W tokens before it have their window, or all of them
+            - recurrent: a state is kept exactly there
+
+- EAGLE's keys are pairs of tokens, so a boundary needs the token behind it too (not in trees with recurrent states).
+- The whole prompt is looked up once, then prefilled in chunks. Chunk ends and finished requests are inserted, with
+  the generated tokens; with recurrent states only up to the last kept state.
+- `no_buffer` keeps the state at each insertion's end; `extra_buffer` one per prefill step at start + whole grids, or at
+  the point where full attention matched further than the states did, and during decode at the track grid.
+- Windows of finished stretches are freed as the prefill goes on (tombstones); an insertion stops where full attention
+  matched and the window did not, so that the next sibling finds it.
+- A cache salt has a tree of its own.
+
+One request at a time: requests that run together change each other's steps. The order in which a request waits
+(`schedule_policy`) and the holding back of equal prefixes in one queue need several waiting requests, which a law of
+single sends does not have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted
+from reference_engine.laws.parts.history import History
+from reference_engine.laws.parts.page_radix import Match, PageRadixTree, RadixNode
+from reference_engine.laws.sglang.config import STATE_CHUNK, SglangConfig
+from reference_engine.laws.sglang.explain import Lookup, explain
+from reference_engine.laws.sglang.held import Held, key_len, keyed
+from reference_engine.laws.sglang.insertion import Inserter
+from reference_engine.laws.sglang.pools import Pools
+from vocabulary.engine import Feature, TokenRequest
+
+CLIP_NEW_TOKENS = 4096
+"""Output tokens that admission reserves at most."""
+WAITING_REFRESH = 32
+"""Every that many schedulings of waiting requests, their whole prompts count as used (LRU order)."""
+WINDOW_DECODE_INTERVAL = 128
+"""Tokens that leave the window during decode before they are freed (SGLANG_SWA_EVICTION_INTERVAL)."""
+
+
+class SglangLaw(Law):
+    """One tree over a pool of pages, a pool of sliding-window pages and a pool of states."""
+
+    def __init__(self, config: SglangConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.id, self.granule = f"sglang@{config.version}", config.page
+        self.pool_tokens = config.pool_tokens
+        self.tree = PageRadixTree(config.page, window=config.window)
+        self.pools = Pools(config, self.tree)
+        self.inserter = Inserter(config, self.tree, self.pools)
+        self.history, self.published = History(), History()
+        self._leases: set[Lease] = set()
+        self._schedulings = 0
+
+    # Admission
+
+    def admit(self, request: TokenRequest) -> Lease:
+        """Look up, lock the path, take what the first step needs (all of the prompt for the reference engine)."""
+        ids = np.asarray(request.ids, np.int32)
+        self._refresh_waiting(ids, request.namespace)
+        limit = len(ids) - 1
+        if Feature.PROMPT_LOGPROBS in request.features:
+            limit = min(limit, self.config.logprob_start)
+        match = self.tree.match(keyed(ids[: limit if self.config.enabled else 0], self.config), request.namespace)
+        node, hit = self._usable(match)
+        self._use(node)
+        branching = self._branching(match.depth, hit)
+        looked_up = Lookup(limit=limit, matched=match.depth, hit=hit, junction=branching or hit)
+        held = Held(self.tree.lock(node), hit)
+        lease = Lease(request, self._explain(ids, request, looked_up))
+        lease.held = held
+        try:
+            self._reserve(lease, held, node, branching)
+        except PoolExhausted:
+            self._drop(held)
+            raise
+        self._leases.add(lease)
+        return lease
+
+    def chunk_end(self, lease: Lease) -> int:
+        """End of the next prefill step; takes the pages it needs."""
+        held, end = self._held(lease), lease.request.prompt_len
+        if self.config.eager:
+            return end
+        rest = end - lease.computed_len
+        if (chunk := self._chunk_limit(lease, rest)) is not None and rest > chunk:
+            end = lease.computed_len + chunk // self.granule * self.granule
+        if end <= lease.computed_len:
+            raise PoolExhausted(f"{self.id}: no page left for the next step of request {lease.request.request_id}")
+        extra = 0 if self.granule == 1 else self.granule
+        self._extend(lease, held, end, room_tokens=end - lease.computed_len + extra)
+        return end
+
+    def _usable(self, match: Match) -> tuple[RadixNode, int]:
+        """The deepest node of the path that every layer group can resume at, and its depth in tokens."""
+        window, recurrent = self.config.window, self.config.strategy is not None
+        if window is None and not recurrent:
+            return (match.nodes[-1], match.ends[-1]) if match.nodes else (match.root, 0)
+        best, depth = match.root, 0
+        # Live window tokens before the boundary; all of them count where no tombstone lies above.
+        live: float = np.inf
+        for node, end in zip(match.nodes, match.ends, strict=True):
+            if recurrent:
+                good = node.state is not None
+            elif node.window is None:
+                live, good = 0, False
+            else:
+                assert window is not None
+                live += len(node.key)
+                good = live >= window
+            if good:
+                best, depth = node, end
+        return best, depth
+
+    def _branching(self, matched: int, hit: int) -> int | None:
+        """Where full attention matched beyond the hit and the next sibling will be able to resume."""
+        if self.config.strategy is not None:
+            matched = matched // self.config.state_grid * self.config.state_grid
+        elif self.config.window is None:
+            return None
+        return matched if matched > hit else None
+
+    def _use(self, node: RadixNode) -> None:
+        self.tree.refresh(node)
+        if self.config.window is not None:
+            self.inserter.use_window(node)
+        if node.state is not None:
+            self.tree.state_recency.use(node)
+
+    def _refresh_waiting(self, ids: Ids, namespace: str | None) -> None:
+        if self._schedulings % WAITING_REFRESH == 0 and self.config.enabled:
+            self._use(self._usable(self.tree.match(keyed(ids, self.config), namespace))[0])
+        self._schedulings += 1
+
+    def _reserve(self, lease: Lease, held: Held, node: RadixNode, branching: int | None) -> None:
+        """Pages, states and the way on; PoolExhausted when the request would wait for ever or find nothing."""
+        config, pools = self.config, self.pools
+        if config.strategy is not None:
+            if node.state is not None:
+                # The state of the hit is copied before anything can drop it.
+                held.state = pools.take_states(1)[0]
+            held.branching = branching
+        else:
+            held.window_branching = branching
+        if not config.eager:
+            self._check_admission(lease)
+        if config.strategy is not None:
+            wanted = (held.state is None) + config.tracks
+            if wanted:
+                slots = pools.take_states(wanted)
+                held.state = slots.pop(0) if held.state is None else held.state
+                held.track_slot = slots.pop() if config.tracks else None
+        path = self._path(node)
+        held.pages = np.concatenate([each.pages for each in path]) if path else held.pages
+        if config.window is not None:
+            held.window_pages = np.zeros(len(held.pages), np.int64)
+            position = 0
+            for each in path:
+                if each.window is not None:
+                    held.window_pages[position : position + len(each.pages)] = each.window
+                position += len(each.pages)
+        if config.eager:
+            self._extend(lease, held, lease.request.prompt_len, room_tokens=None)
+            self._map(lease, held, 0)
+
+    def _check_admission(self, lease: Lease) -> None:
+        """SGLang admits what fits with its output and a page to spare; alone, a request would wait for ever."""
+        config, request = self.config, lease.request
+        if not config.enabled:
+            return
+        extend = request.prompt_len - lease.computed_len
+        new = min(request.max_tokens, CLIP_NEW_TOKENS)
+        total, room = extend + new + self.granule, self.pools.free_full_tokens()
+        if room is not None and total >= room:
+            raise PoolExhausted(
+                f"{self.id}: request {request.request_id} needs more than {total} tokens, the pool has {room} "
+                f"(max_total_tokens = {config.pool_tokens}); SGLang would let it wait for ever"
+            )
+
+    def _chunk_limit(self, lease: Lease, rest: int) -> int | None:
+        """Most tokens of the next step; the sliding-window pool can shorten it."""
+        config = self.config
+        limit, pool, free = config.chunk, config.window_pool_tokens, self.pools.free_window_tokens()
+        if config.window is None or pool is None or free is None:
+            return limit
+        new = min(lease.request.max_tokens, CLIP_NEW_TOKENS)
+        if lease.computed_len > lease.expectation.position_start:
+            full = self.pools.free_full_tokens()
+            assert full is not None
+            return None if limit is None else min(limit, full, free - self.granule)
+        needed = self._window_tokens(-(-rest // self.granule) * self.granule, new, limit)
+        if needed < free:
+            return limit
+        cap = (free - self._window_tokens(0, new, None)) // self.granule * self.granule
+        if needed < pool or limit is None or cap <= 0:
+            raise PoolExhausted(
+                f"{self.id}: request {lease.request.request_id} needs {needed} sliding-window tokens, {free} of {pool} "
+                f"are left; SGLang would let it wait for ever"
+            )
+        return min(limit, cap)
+
+    def _window_tokens(self, extend: int, new: int, chunk: int | None) -> int:
+        """Sliding-window tokens that admission reserves for one step and the decode after it."""
+        assert self.config.window is not None
+        allocated = extend if chunk is None else min(extend, chunk)
+        return max(allocated - self.config.window, 0) + min(extend + new, self.config.window) + self.granule
+
+    def _extend(self, lease: Lease, held: Held, end: int, *, room_tokens: int | None) -> None:
+        """Take the pages up to position `end` and map them."""
+        first = len(held.pages)
+        wanted = -(-end // self.granule) - first
+        pages, window = self.pools.take(
+            wanted, room_tokens=wanted * self.granule if room_tokens is None else room_tokens
+        )
+        held.pages = np.concatenate([held.pages, pages])
+        if self.config.window is not None:
+            held.window_pages = np.concatenate([held.window_pages, window])
+        self._map(lease, held, 0 if first == 0 else (first - 1) * self.granule)
+
+    # Progress
+
+    def computed(self, lease: Lease, end: int) -> None:
+        """Publish a chunk end, and the prompt's end of a request that goes on to decode; keep states on their grid."""
+        start, prompt_len = lease.computed_len, lease.request.prompt_len
+        if end <= start:
+            return
+        lease.computed_len = end
+        held = self._held(lease)
+        if end > prompt_len:
+            self._track_decode(held, max(start, prompt_len), end)
+            return
+        held.steps.append((start, end))
+        if self.config.tracks:
+            self._track_prefill(held, start, end)
+        if end < prompt_len or lease.request.max_tokens > 1:
+            self._publish(lease, held, end, finished=False)
+        if end == prompt_len:
+            self.history.add(lease.ids[:end], lease.request.namespace)
+
+    def _track_prefill(self, held: Held, start: int, end: int) -> None:
+        """The state this step keeps: the last on the grid counted from its start, or the branching point before."""
+        config, branching = self.config, held.branching
+        if end - start < config.state_grid:
+            return
+        last = start + (end - start) // config.state_grid * config.state_grid
+        held.tracked_len = last
+        # A state that is not the kernel's last one is read from its intermediate ones, up to and with it.
+        before = end if start + (end - start) // STATE_CHUNK * STATE_CHUNK == last else last + 1
+        if branching is not None and start < branching < before and not (branching - start) % config.state_chunk:
+            held.tracked_len = branching
+
+    def _track_decode(self, held: Held, start: int, end: int) -> None:
+        last = end // self.config.track_grid * self.config.track_grid
+        if self.config.tracks and last > start:
+            held.tracked_len = last
+
+    def _publish(self, lease: Lease, held: Held, end: int, *, finished: bool) -> None:
+        """Insert what was computed up to `end` and move the lock there."""
+        config = self.config
+        if not config.enabled:
+            return
+        length, stops_at_branch = end, False
+        if config.tracks:
+            length = min(end, held.tracked_len or 0)
+        branching = held.window_branching
+        # The key of n pairs spans n + 1 tokens.
+        if branching is not None and held.shared < branching <= end - config.bigram:
+            length, stops_at_branch = branching + config.bigram, True
+        if not finished:
+            self._free_window(held, key_len(length, config) - 1)
+        if length > 0:
+            state = self._donated(held, finished=finished)
+            whole = key_len(length, config) // self.granule * self.granule
+            ids, namespace = lease.ids[:end], lease.request.namespace
+            key = keyed(ids[:length], config)[:whole]
+            inserted = self.inserter.insert(key, namespace, held, state)
+            if state is not None and not inserted.state_taken:
+                self.pools.give_back_state(state)
+            self._end_prompt_node(lease, whole)
+            self._map(lease, held, 0)
+            if whole:
+                self.published.add(lease.ids[:length], namespace)
+            self.tree.unlock(held.lock)
+            held.lock = self.tree.lock(inserted.node)
+        if not finished:
+            held.tracked_len = None
+        if stops_at_branch:
+            held.window_branching = None
+            if not finished:
+                self._free_window(held, key_len(end, config) - 1)
+
+    def _donated(self, held: Held, *, finished: bool) -> int | None:
+        """The state that goes to the tree: the kept one, or the running one (a copy while the request goes on)."""
+        if self.config.strategy is None:
+            return None
+        if self.config.tracks:
+            donated = held.track_slot
+            held.track_slot = None if finished else self.pools.take_states(1)[0]
+        elif finished:
+            donated, held.state = held.state, None
+        else:
+            donated = self.pools.take_states(1)[0]
+        return donated
+
+    def _end_prompt_node(self, lease: Lease, whole: int) -> None:
+        """Full attention only: the prompt's end is a node's end, so that eviction can drop the output alone."""
+        if self.config.window is not None or self.config.strategy is not None:
+            return
+        prompt = key_len(lease.request.prompt_len, self.config) // self.granule * self.granule
+        if 0 < prompt < whole:
+            key = keyed(lease.ids[: lease.request.prompt_len], self.config)[:prompt]
+            self.inserter.end_a_node_at(key, lease.request.namespace)
+
+    def _free_window(self, held: Held, until: int, *, interval: int = 1) -> None:
+        """Free window pages that no position from `until` on attends to, but not those of the tree."""
+        window, page = self.config.window, self.granule
+        if window is None or until - window < held.window_from + interval:
+            return
+        start = max(held.window_from, held.shared)
+        kept = -(-max(window, page) // page) * page
+        end = max(start, until - kept) // page * page
+        held.window_from = max(start, end)
+        self.pools.window.give_back(held.window_pages[start // page : end // page])
+
+    # Decode
+
+    def append(self, lease: Lease, token_id: int) -> None:
+        """A generated token; it gets a page unless it is the last, which is never computed."""
+        held, generated = self._held(lease), lease.length - lease.request.prompt_len + 1
+        lease.ids[lease.length] = token_id
+        lease.length += 1
+        if generated >= lease.request.max_tokens:
+            return
+        if self.pools.full.size is not None and not self.config.eager and not (lease.length - 1) % self.granule:
+            self.pools.make_room(self.granule)
+        if generated > 1:
+            self._free_window(held, lease.length - 1, interval=WINDOW_DECODE_INTERVAL)
+        if lease.length > len(held.pages) * self.granule:
+            self._extend(lease, held, lease.length, room_tokens=self.granule)
+        else:
+            self.pools.make_room(0 if self.config.eager else self.granule)
+            self._map(lease, held, lease.length - 1)
+
+    def release(self, lease: Lease) -> None:
+        """Publish prompt and output, unlock, and give back what the tree did not take."""
+        held, request = self._held(lease), lease.request
+        if lease.computed_len >= request.prompt_len:
+            self._publish(lease, held, lease.computed_len, finished=True)
+            self.history.add(lease.ids[: lease.computed_len], request.namespace)
+        self._drop(held)
+        self._leases.remove(lease)
+
+    def _drop(self, held: Held) -> None:
+        self.tree.unlock(held.lock)
+        self.pools.full.give_back(held.pages[held.shared // self.granule :])
+        self.pools.window.give_back(held.window_pages[held.private_window_from // self.granule :])
+        for slot in (held.state, held.track_slot):
+            if slot is not None:
+                self.pools.give_back_state(slot)
+
+    # Books
+
+    def reset(self) -> None:
+        """Forget everything."""
+        assert not self._leases, "reset while requests run"
+        self.tree.clear()
+        self.pools.clear()
+        self.history.clear()
+        self.published.clear()
+        self._schedulings = 0
+
+    def check_integrity(self) -> None:
+        """Every page and state is free, in the tree, or one request's own; only requests lock paths."""
+        self.tree.check_integrity()
+        nodes, held = list(self.tree.nodes()), [self._held(lease) for lease in self._leases]
+        page = self.granule
+        windows = [node.window for node in nodes if node.window is not None]
+        states = [node.state for node in nodes if node.state is not None]
+        own = [slot for each in held for slot in (each.state, each.track_slot) if slot is not None]
+        empty = np.empty(0, np.int64)
+        self.pools.full.check_integrity(
+            np.concatenate([empty, *(n.pages for n in nodes), *(each.pages[each.shared // page :] for each in held)])
+        )
+        self.pools.window.check_integrity(
+            np.concatenate([empty, *windows, *(each.window_pages[each.private_window_from // page :] for each in held)])
+        )
+        self.pools.states.check_integrity(np.array([*states, *own], np.int64))
+        assert self._leases or not any(node.locked for node in nodes), "path locked by nobody"
+
+    def _explain(self, ids: Ids, request: TokenRequest, looked_up: Lookup) -> Expectation:
+        return explain(self.config, self.history, self.published, ids, request, looked_up)
+
+    def _map(self, lease: Lease, held: Held, start: int) -> None:
+        """Slots of the positions from `start` on that have a page; only the reference engine reads them."""
+        if not self.config.eager:
+            return
+        page, first = self.granule, start // self.granule
+        end = min(lease.length, len(held.pages) * page)
+        slots = (held.pages[first:, None] * page + np.arange(page)).ravel()
+        lease.slots[first * page : end] = slots[: end - first * page]
+
+    @staticmethod
+    def _path(node: RadixNode) -> list[RadixNode]:
+        path = []
+        while node.parent is not None:
+            path.append(node)
+            node = node.parent
+        return path[::-1]
+
+    @staticmethod
+    def _held(lease: Lease) -> Held:
+        assert isinstance(lease.held, Held)
+        return lease.held

@@ -1,0 +1,123 @@
+"""The pools behind SGLang's tree and what it drops to make room.
+
+Source: SGLang 0.5.23, srt/mem_cache/{allocation,unified_radix_cache}.py, unified_cache/components, executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from reference_engine.laws.base import Slots
+from reference_engine.laws.parts.page_radix import PageRadixTree, RadixNode
+from reference_engine.laws.parts.recency import Recency
+from reference_engine.laws.parts.slot_pool import SlotPool
+from reference_engine.laws.sglang.config import SglangConfig
+
+
+class Pools:
+    """Full-attention pages, sliding-window pages and state slots of one tree."""
+
+    def __init__(self, config: SglangConfig, tree: PageRadixTree) -> None:
+        self.tree, self.page = tree, config.page
+        self.full = SlotPool(_pages(config.pool_tokens, config.page))
+        self.window = SlotPool(_pages(config.window_pool_tokens, config.page), "sliding-window pages")
+        self.states = SlotPool(config.state_slots, "state slots")
+        self.has_window = config.window is not None
+        self.dropped = 0
+        """Nodes, windows and states dropped so far."""
+
+    def clear(self) -> None:
+        """Everything is free."""
+        for pool in (self.full, self.window, self.states):
+            pool.clear()
+
+    def free_full_tokens(self) -> int | None:
+        """Tokens of full attention that are free or could be made free; None: no limit."""
+        free = self.full.free
+        return None if free is None else (free + self.tree.evictable_pages) * self.page
+
+    def free_window_tokens(self) -> int | None:
+        """The same in the sliding-window pool."""
+        free = self.window.free
+        return None if free is None else (free + self.tree.evictable_window_pages) * self.page
+
+    def take(self, pages: int, *, room_tokens: int) -> tuple[Slots, Slots]:
+        """`pages` of full attention and, with a window, as many of it; first makes room for `room_tokens`.
+
+        PoolExhausted when there is not enough; what was dropped stays dropped then, as in SGLang.
+        """
+        self.make_room(room_tokens)
+        window_pages = pages if self.has_window else 0
+        full = self.full.take(pages)
+        if self.window.lacking(window_pages):
+            self.full.give_back(full)
+        return full, self.window.take(window_pages)
+
+    def make_room(self, tokens: int) -> None:
+        """Drop until `tokens` fit into the full-attention and the sliding-window pool, or nothing can go."""
+        pages = -(-tokens // self.page)
+        window_pages = pages if self.has_window else 0
+        # Both targets are fixed first: dropping a leaf for the one pool helps the other.
+        lacking, window_lacking = self.full.lacking(pages), self.window.lacking(window_pages)
+        while lacking and self.full.lacking(pages) and (leaf := self.tree.oldest_leaf()) is not None:
+            self.drop_leaf(leaf)
+        if window_lacking:
+            self._drop_from(self.tree.window_recency, self.window, window_pages)
+
+    def take_states(self, count: int) -> list[int]:
+        """State slots, dropping the least recently used states when there are too few."""
+        if self.states.lacking(count):
+            self._drop_from(self.tree.state_recency, self.states, count)
+        return [int(slot) for slot in self.states.take(count)]
+
+    def give_back_state(self, slot: int) -> None:
+        """A state slot is free again."""
+        self.states.give_back(np.array([slot], np.int64))
+
+    def drop_leaf(self, leaf: RadixNode) -> None:
+        """A whole leaf goes."""
+        self.dropped += 1
+        window, state = leaf.window, leaf.state
+        self.tree.remove(leaf)
+        self.full.give_back(leaf.pages)
+        if window is not None:
+            self.window.give_back(window)
+        if state is not None:
+            self.give_back_state(state)
+
+    def drop_state(self, node: RadixNode) -> None:
+        """A node stays without its state."""
+        self.dropped += 1
+        self.give_back_state(self.tree.drop_state(node))
+
+    def _drop_from(self, recency: Recency[RadixNode], pool: SlotPool, count: int) -> None:
+        """Least recently used first: a free leaf goes as a whole, an inner node loses what is wanted."""
+        for node in self._unlocked(recency):
+            if self.tree.is_free_leaf(node):
+                self.drop_leaf(node)
+            elif recency is self.tree.window_recency:
+                self.dropped += 1
+                self.window.give_back(self.tree.drop_window(node))
+            else:
+                self.drop_state(node)
+            if not pool.lacking(count):
+                return
+
+    def _unlocked(self, recency: Recency[RadixNode]) -> Iterator[RadixNode]:
+        """Nodes oldest first that no running request protects; begins again when the next one is gone."""
+        window = recency is self.tree.window_recency
+        node = recency.oldest()
+        while node is not None:
+            while node is not None and (node.window_locks if window else node.state_locks):
+                node = recency.newer_than(node)
+            if node is None:
+                return
+            following = recency.newer_than(node)
+            yield node
+            node = following if following is None or following in recency else recency.oldest()
+
+
+def _pages(tokens: int | None, page: int) -> int | None:
+    return None if tokens is None else tokens // page
