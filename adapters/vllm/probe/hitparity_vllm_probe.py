@@ -80,12 +80,16 @@ def _facts(scheduler: Any) -> dict[str, Any]:
         "vocab_size": model.get_vocab_size(),
         "can_salt": True,
         "options": {
+            **_known(scheduler.kv_cache_manager.coordinator, RETENTION),
             **_known(cache, CACHE_OPTIONS),
             **_known(scheduler.kv_cache_config, ("hash_block_size", "cache_hit_alignment_tokens")),
             **_known(limits, SCHEDULER_OPTIONS),
             "enforce_eager": model.enforce_eager,
             "group_block_sizes": [group.kv_cache_spec.block_size for group in groups],
+            "layer_groups": [_group(group.kv_cache_spec) for group in groups],
             "speculative_method": getattr(config.speculative_config, "method", None),
+            **_known(config.speculative_config, SPECULATIVE_OPTIONS),
+            **_beyond_the_rule(config, groups),
         },
     }
 
@@ -105,12 +109,42 @@ CACHE_OPTIONS = (
 )
 SCHEDULER_OPTIONS = ("max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill", "async_scheduling", "policy")
 
+SPECULATIVE_OPTIONS = ("num_speculative_tokens", "disable_eagle_block_drop", "disable_lookahead_block_hashes")
+RETENTION = ("retention_interval",)
+"""As the coordinator resolved it: an environment variable until 0.26, `prefix_cache_retention_interval` since."""
+
 
 def _known(config: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Attributes that this version has, JSON values only."""
     values = {name: getattr(config, name) for name in names if hasattr(config, name)}
     return {
         name: value for name, value in values.items() if value is None or isinstance(value, bool | int | float | str)
+    }
+
+
+def _group(spec: Any) -> str:
+    """ "full:BLOCK", "swa:BLOCK:WINDOW", "gdn:BLOCK" (any recurrent state), or the class's name."""
+    names = {cls.__name__ for cls in type(spec).__mro__}
+    if "SlidingWindowSpec" in names:
+        return f"swa:{spec.block_size}:{spec.sliding_window}"
+    if "MambaSpec" in names:
+        return f"gdn:{spec.block_size}"
+    return f"full:{spec.block_size}" if type(spec).__name__ == "FullAttentionSpec" else type(spec).__name__
+
+
+def _beyond_the_rule(config: Any, groups: Any) -> dict[str, Any]:
+    """What changes hits and is no option of one name in all versions: true or more than 1 where it is in use."""
+    specs = [group.kv_cache_spec for group in groups]
+    cache = config.cache_config
+    return {
+        "kv_connector": getattr(config, "kv_transfer_config", None) is not None,
+        "decode_context_parallel_size": config.parallel_config.decode_context_parallel_size,
+        "prefill_checkpoints": any(getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs),
+        "window_replay": any(getattr(spec, "prefix_replay_tokens", 0) for spec in specs),
+        "state_at_junction": bool(
+            getattr(cache, "enable_mamba_shared_prefix_checkpoint", False)
+            or getattr(cache, "enable_mamba_fine_grained_prefix_cache", False)
+        ),
     }
 
 

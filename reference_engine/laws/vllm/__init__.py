@@ -31,7 +31,7 @@ def entry(switches: Switches) -> LawEntry:
     """The registry entry of one release."""
 
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        return VllmLaw(resolve(switches, options, pool_tokens))
+        return VllmLaw(resolve(switches, options, pool_tokens), with_slots=pool_tokens is not None)
 
     return LawEntry(switches.law_id, COVERS, switches.options, build)
 

@@ -50,8 +50,10 @@ class Held:
 class VllmLaw(Law):
     """One release and configuration."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, with_slots: bool = False) -> None:
+        """`with_slots`: fill in the slots of leases, for the reference engine; one full-attention group only."""
         super().__init__()
+        self._with_slots = with_slots and not plan.hybrid and plan.kinds[0].kind is Kind.FULL
         self.plan, self.id, self.granule = plan, plan.switches.law_id, plan.alignment
         self.pool_tokens = None if plan.num_blocks is None else (plan.num_blocks - 1) * max(k.block for k in plan.kinds)
         self.radix = KeyRadix(plan.unit, plan.lookahead)
@@ -89,7 +91,7 @@ class VllmLaw(Law):
         self._leases.add(lease)
         if not plan.hybrid and plan.kinds[0].kind is Kind.FULL:
             held.tables[0].allocate(len(ids), len(ids))
-            map_slots(lease, held.tables[0].table - 1, plan.unit)
+            self._fill_slots(lease, 0)
         return lease
 
     def chunk_end(self, lease: Lease) -> int:
@@ -277,11 +279,13 @@ class VllmLaw(Law):
                 table.publish(Publishing(tokens, held.keys, lease.request.prompt_len, held.junction))
         held.copies.release(self.blocks)
 
+    def _fill_slots(self, lease: Lease, start: int) -> None:
+        if self._with_slots:
+            map_slots(lease, _held(lease).tables[0].table - 1, self.plan.unit, start=start)
+
     def _schedule_decode(self, lease: Lease) -> None:
-        held = _held(lease)
         self._take(lease, decode_step(self.plan, lease.length))
-        if not self.plan.hybrid and self.plan.kinds[0].kind is Kind.FULL:
-            map_slots(lease, held.tables[0].table - 1, self.plan.unit, start=lease.length - 1)
+        self._fill_slots(lease, lease.length - 1)
 
     def _room_for(self, lease: Lease, outputs: int) -> None:
         """Outputs longer than `max_tokens` (an engine that generated more)."""
