@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 ENGINES ?= embedded
 EXPERIMENT_embedded := quickstart
 EXPERIMENT_all := quickstart-all
+VLLM_LOOKUPS := 0.23.0 0.26.0 0.30.0 0.32.0 0.33.0
+ASCEND_LOOKUPS := 0.23.0 0.26.0rc1 0.30.0rc2
 
 .DEFAULT_GOAL := quickstart
 .PHONY: quickstart engines test lint format bench clean
@@ -32,6 +34,8 @@ engines: $(VENV)/ready
 	$(BIN)/hitparity env create llama-cpp-python
 	$(BIN)/hitparity env create vllm
 	$(BIN)/hitparity env create sglang
+	for version in $(VLLM_LOOKUPS); do $(BIN)/hitparity env create vllm-lookup --version $$version || exit; done
+	for version in $(ASCEND_LOOKUPS); do $(BIN)/hitparity env create vllm-ascend-lookup --version $$version || exit; done
 
 test: $(VENV)/ready-dev
 	$(BIN)/pytest

@@ -33,5 +33,5 @@ def open_vllm_ascend(version: str, options: Mapping[str, Any], folder: Path) -> 
 
 
 def start(spec: EngineSpec, folder: Path) -> VllmLookup:
-    """The worker; EngineFailed unless vLLM-Ascend's own coordinator and Mamba manager are the ones in force."""
+    """The worker; EngineUnavailable when the patches do not load or leave vLLM's own coordinator in place."""
     return VllmLookup("vllm-ascend", spec, folder, boot=BOOT)

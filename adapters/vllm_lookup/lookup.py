@@ -62,7 +62,11 @@ class VllmLookup:
             start_timeout_s=max(START_TIMEOUT_S, spec.start_timeout_s),
             request_timeout_s=max(REQUEST_TIMEOUT_S, spec.request_timeout_s),
         )
-        self.facts = self._complete(self._worker.facts, _given(spec.options))
+        try:
+            self.facts = self._complete(self._worker.facts, _given(spec.options))
+        except BaseException:
+            self._worker.close()
+            raise
 
     def reconfigure(self, options: Mapping[str, Any]) -> None:
         """Serve another configuration on an empty cache; UsageError when this version cannot."""

@@ -12,13 +12,16 @@ import importlib
 import sys
 import types
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
 from typing import Any
 
 # Before the stand-in: transformers asks whether torch_npu is there and would then use it.
 import torch
 import transformers.activations  # type: ignore[import-not-found]  # noqa: F401
-import vllm.v1.engine.core  # noqa: F401
+import vllm.v1.core.kv_cache_manager
+import vllm.v1.engine.core
 
+VERSION = version("vllm-ascend")
 DEVICE_TYPE = "A2"
 """Atlas A2; decides kernels only."""
 
@@ -46,6 +49,9 @@ def _load() -> None:
     sys.modules["vllm_ascend._build_info"] = build_info
     vllm_ascend._build_info = build_info
     importlib.import_module("vllm_ascend.patch.platform")
+    factory = vllm.v1.core.kv_cache_manager.get_kv_cache_coordinator
+    if not factory.__module__.startswith("vllm_ascend."):
+        raise ImportError(f"vllm_ascend {VERSION} left vLLM's own coordinator in place ({factory.__module__})")
 
 
 _load()

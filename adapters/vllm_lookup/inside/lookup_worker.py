@@ -2,7 +2,7 @@
 
     python lookup_worker.py '{"options": {"groups": ["full:528", "gdn:528"], ...}, "boot": null}'
 
-`boot` is the path of a script that is run before vLLM is used (vLLM-Ascend's patches).
+`boot` is the path of a script that is run before vLLM is used (vLLM-Ascend's patches); its VERSION is what is asked.
 Protocol: adapters/worker.py, and
 
     -> {"op": "send", "requests": [{"request_id", "ids": base64 of little-endian u32, "outputs": [ids], "max_tokens",
@@ -35,12 +35,13 @@ STEPS_WITHOUT_PROGRESS = 8
 class Session:
     """One engine core at a time, rebuilt for each configuration."""
 
-    def __init__(self, options: dict[str, Any], folder: Path) -> None:
+    def __init__(self, options: dict[str, Any], folder: Path, version: str | None) -> None:
+        """`version`: of what was loaded on top of vLLM; None: vLLM alone."""
         import lookup_config  # type: ignore[import-not-found]
         import lookup_executor  # type: ignore[import-not-found]
 
         self.config_of, self.executor_class = lookup_config, lookup_executor.LookupExecutor
-        self.folder = folder
+        self.folder, self.version = folder, version
         self.count = 0
         self.outputs: dict[str, Iterator[int]] = {}
         self.adapters: dict[str, Any] = {}
@@ -251,6 +252,7 @@ class Session:
     def _facts(self, options: dict[str, Any]) -> dict[str, Any]:
         cache, scheduler, spec = self.config.cache_config, self.config.scheduler_config, self.config.speculative_config
         resolved: dict[str, Any] = {
+            "vllm": self.config_of.version.split("+")[0],
             "groups": [str(group) for group in self.groups],
             "block_size": cache.block_size,
             "max_num_batched_tokens": scheduler.max_num_batched_tokens,
@@ -271,7 +273,7 @@ class Session:
         }
         return {
             "engine": "vllm",
-            "version": self.config_of.version.split("+")[0],
+            "version": self.version or resolved["vllm"],
             "device": "cpu",
             "dtype": "none",
             "granule": self._granule(),
@@ -317,9 +319,8 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         try:
-            if arguments["boot"] is not None:
-                runpy.run_path(arguments["boot"])
-            session = Session(arguments["options"], Path(folder))
+            loaded = runpy.run_path(arguments["boot"]) if arguments["boot"] is not None else {}
+            session = Session(arguments["options"], Path(folder), loaded.get("VERSION"))
         except Exception as error:  # noqa: BLE001 - whatever stops vLLM from starting is reported to the caller
             traceback.print_exc()
             say({"failed": f"could not start: {error}"})
