@@ -21,7 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hitparity_sglang_model import CONTEXT_LEN, VOCAB_SIZE, write_config
+from hitparity_sglang_model import (  # type: ignore[import-not-found]
+    CONTEXT_LEN,
+    VOCAB_SIZE,
+    write_config,
+)
 from sglang.srt import runtime_context
 from sglang.srt.arg_groups import mamba_hook
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -182,6 +186,11 @@ class Serving:
         ids = array("I", base64.b64decode(fields["ids"]))
         outputs, most = fields["outputs"], fields["max_tokens"]
         self.plans[rid] = [*outputs, *[FILLER] * most][: len(outputs) or most]
+        if (length := len(ids) + len(self.plans[rid])) > self.scheduler.max_req_input_len:
+            raise Refused(
+                f"{length} prompt and output tokens exceed the {self.scheduler.max_req_input_len} that SGLang takes "
+                f"without cutting the output; raise max_total_tokens"
+            )
         features = set(fields["features"])
         if unknown := features - {"logprob", "prompt_logprobs"}:
             raise Refused(f"request feature {', '.join(sorted(unknown))}: SGLang has no such thing")
@@ -309,7 +318,7 @@ class Serving:
 
     def _patch(self) -> None:
         if not torch.cuda.is_available():
-            torch.Tensor.pin_memory = lambda tensor, *_a, **_k: tensor
+            torch.Tensor.pin_memory = lambda tensor, *_a, **_k: tensor  # type: ignore[method-assign]
         mamba_hook._platform_supports_mamba_cache_extra_buffer = lambda: True
         model_runner.ModelRunner._forward_raw = lambda runner, forward, *_a, **_k: self._forward(runner, forward)
         model_runner.ModelRunner.sample = lambda *_a, **_k: self._sample()

@@ -18,11 +18,23 @@ import signal
 import socket
 import sys
 import traceback
-from typing import IO, Any
+from typing import Any, Protocol
 
 HELLO = 1
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
+
+
+class Out(Protocol):
+    """Where lines go."""
+
+    def write(self, data: bytes, /) -> int:
+        """Bytes written."""
+        ...
+
+    def flush(self) -> None:
+        """Send them."""
+        ...
 
 
 class Child:
@@ -37,7 +49,7 @@ class Child:
             sys.stdin.close()
             os._exit(_serve(options, theirs))
         theirs.close()
-        self.lines: IO[bytes] = ours.makefile("rwb")
+        self.lines = ours.makefile("rwb")
 
     def exchange(self, line: bytes) -> bytes:
         """One line there, one back; says so when the child is gone."""
@@ -99,7 +111,7 @@ def main() -> None:
 
 def _import_sglang() -> None:
     """Everything a scheduler imports, so that a fork has it already."""
-    import hitparity_sglang_serving  # noqa: F401
+    import hitparity_sglang_serving  # type: ignore[import-not-found]  # noqa: F401
     from sglang.srt.models.registry import ModelRegistry
 
     ModelRegistry.get_supported_archs()
@@ -147,7 +159,7 @@ def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def _write(out: IO[bytes], message: dict[str, Any]) -> None:
+def _write(out: Out, message: dict[str, Any]) -> None:
     out.write(_line(message))
     out.flush()
 

@@ -38,6 +38,8 @@ from vocabulary.engine import Feature, TokenRequest
 
 CLIP_NEW_TOKENS = 4096
 """Output tokens that admission reserves at most."""
+RESERVED_TOKENS = 6
+"""Tokens of the pool that no request may count on."""
 WAITING_REFRESH = 32
 """Every that many schedulings of waiting requests, their whole prompts count as used (LRU order)."""
 WINDOW_DECODE_INTERVAL = 128
@@ -175,6 +177,12 @@ class SglangLaw(Law):
         config, request = self.config, lease.request
         if not config.enabled:
             return
+        length = request.prompt_len + request.max_tokens
+        if config.pool_tokens is not None and length > (most := config.pool_tokens - RESERVED_TOKENS):
+            raise PoolExhausted(
+                f"{self.id}: request {request.request_id} has {length} prompt and output tokens, more than the {most} "
+                f"that SGLang takes with max_total_tokens = {config.pool_tokens}"
+            )
         extend = request.prompt_len - lease.computed_len
         new = min(request.max_tokens, CLIP_NEW_TOKENS)
         total, room = extend + new + self.granule, self.pools.free_full_tokens()
