@@ -1,0 +1,75 @@
+"""What a hit borrows: chunks computed for another prompt, and layers that do not hold what it claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.judge import Judge
+from harness.records import FindingKind
+from vocabulary.engine import EngineFacts, Reply, TokenRequest
+
+FACTS = EngineFacts(
+    engine="llama.cpp",
+    version="0",
+    mode=None,
+    device="cpu",
+    dtype="float32",
+    granule=1,
+    groups=("full",),
+    context_len=1000,
+    vocab_size=1000,
+)
+PROMPT = list(range(40))
+
+
+def judged(judge: Judge, ids: Sequence[int], hit: int | None, backed: int | None = None) -> dict[FindingKind, str]:
+    """Findings of one reply that tells `hit` and `backed`."""
+    request = TokenRequest(request_id="r", ids=tuple(ids))
+    reply = Reply(
+        request_id="r",
+        prompt_len=len(ids),
+        hit_len=hit,
+        hit_source="told",
+        position_start=hit,
+        position_source="told",
+        output_ids=(999,),
+        first_logprob=None,
+        sent_ns=0,
+        first_token_ns=None,
+        done_ns=0,
+        steps=None,
+        backed_len=backed,
+    )
+    return {finding.kind: finding.detail for finding in judge.judge(request, reply).findings}
+
+
+@pytest.mark.parametrize(("backed", "found"), [(None, False), (39, False), (38, True), (0, True)])
+def test_the_engine_shows_what_backs_its_hit(backed: int | None, found: bool) -> None:
+    judge = Judge(FACTS)
+    judged(judge, PROMPT, 0)
+    assert (FindingKind.UNBACKED in judged(judge, PROMPT, 39, backed)) is found
+
+
+def law_judge(groups: Sequence[str], **options: Any) -> Judge:
+    return Judge(replace(FACTS, law="llama.cpp", law_options={"groups": list(groups), **options}))
+
+
+def test_the_law_says_what_backs_a_hit_that_the_engine_does_not_show() -> None:
+    judge = law_judge(("full", "gdn"), n_ubatch=64)
+    assert not judged(judge, [1, 2, 3, 4, 5], 0) and not judged(judge, PROMPT[10:], 0)
+    stale = judged(judge, [*PROMPT[10:20], 7], 1)
+    assert set(stale) == {FindingKind.UNBACKED} and "by law llama.cpp" in stale[FindingKind.UNBACKED]
+
+
+def test_moved_chunks_are_found_again_in_a_repeat() -> None:
+    judge = law_judge(("full",), n_cache_reuse=8)
+    shorter = [*PROMPT[:10], *PROMPT[20:], 7, 8]
+    assert not judged(judge, PROMPT, 0)
+    assert "longer than the true common prefix 10" in judged(judge, shorter, 30)[FindingKind.APPROXIMATE]
+    assert judged(judge, shorter, 31) == {
+        FindingKind.APPROXIMATE: "20 tokens of hit 31 were computed behind another prefix and moved"
+    }
