@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from reference_engine.laws.base import Law, Lease, PoolExhausted
 from reference_engine.model import Call, Decoder
-from reference_engine.request import Completion, HandOver, Running
+from reference_engine.request import Completion, HandOver, HandOverTables, Running
 from reference_engine.runner import Runner
 from reference_engine.scheduler import Scheduler
 from vocabulary.engine import TokenRequest
@@ -28,6 +30,8 @@ class ReferenceEngine:
             law, prefill_grid=prefill_grid, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs
         )
         self._done: dict[str, Completion] = {}
+        self.trace_hand_over = False
+        """Whether each request's hand-over carries its tables; costs a copy of the hit's keys and values."""
 
     def generate(self, requests: Sequence[TokenRequest]) -> list[Completion]:
         """Answer all requests, arrived together; completions in their order.
@@ -59,8 +63,10 @@ class ReferenceEngine:
         step = self._scheduler.schedule()
         for prefill in step.prefills:
             running = prefill.running
+            if self.trace_hand_over and running.hand_over is None:
+                running.hit_digest = self._hit_digest(running.lease)
             first_call, logits = self.runner.prefill(running.lease, prefill.start, prefill.end)
-            running.hand_over = running.hand_over or hand_over(running.lease, first_call)
+            running.hand_over = running.hand_over or self._hand_over(running.lease, first_call)
             self._scheduler.prefilled(prefill)
             if logits is not None:
                 self._accept([running], logits)
@@ -78,7 +84,28 @@ class ReferenceEngine:
             if not running.decoding:
                 running.first_logits, running.first_token_ns = row, now
             if self._scheduler.generated(running, token_id):
+                self._compare_hit(running)
                 self._done[running.request.request_id] = _completion(running, now)
+
+    def _hand_over(self, lease: Lease, first_call: Call) -> HandOver:
+        seen = hand_over(lease, first_call)
+        if not self.trace_hand_over:
+            return seen
+        return replace(seen, tables=hand_over_tables(lease, first_call, self._scheduler.leases, self.law.granule))
+
+    def _compare_hit(self, running: Running) -> None:
+        """Note whether the hit's content outlived the request untouched."""
+        seen = running.hand_over
+        if seen is not None and seen.tables is not None:
+            unchanged = self._hit_digest(running.lease) == running.hit_digest
+            running.hand_over = replace(seen, tables=replace(seen.tables, read_only_unchanged=unchanged))
+
+    def _hit_digest(self, lease: Lease) -> bytes:
+        pool, digest = self.runner.decoder.pool, hashlib.sha256()
+        slots = torch.from_numpy(lease.slots[: lease.expectation.hit_len].copy()).to(pool.keys.device)
+        for tensor in (pool.keys, pool.values):
+            digest.update(tensor.index_select(1, slots).contiguous().view(torch.uint8).cpu().numpy().tobytes())
+        return digest.digest()
 
     def _check(self, request: TokenRequest) -> None:
         name, vocab_size, context_len = request.request_id, self.config.vocab_size, self.config.context_len
@@ -110,6 +137,28 @@ def hand_over(lease: Lease, first_call: Call) -> HandOver:
         first_key_len=len(keys) if isinstance(keys, torch.Tensor) else keys.stop - keys.start,
         keys_gathered=isinstance(keys, torch.Tensor),
     )
+
+
+def hand_over_tables(lease: Lease, first_call: Call, leases: Sequence[Lease], block_len: int) -> HandOverTables:
+    """Read the tables off a lease; `leases` are those of all running requests, its own included."""
+    table = _block_table(lease, block_len)
+    held = [set(_block_table(each, block_len)) for each in leases]
+    start, rows = int(first_call.positions[0]), len(first_call.positions)
+    return HandOverTables(
+        block_len=block_len,
+        block_table=tuple(table),
+        holders=tuple(sum(block in blocks for blocks in held) for block in table),
+        positions=(start, start + rows),
+        query_start_loc=(0, rows),
+        seq_len=start + rows,
+        slot_mapping=tuple(lease.slots[start : start + rows].tolist()),
+        read_only_blocks=lease.expectation.hit_len // block_len,
+    )
+
+
+def _block_table(lease: Lease, block_len: int) -> list[int]:
+    blocks: list[int] = (lease.slots[: lease.length : block_len] // block_len).tolist()
+    return blocks
 
 
 def _completion(running: Running, done_ns: int) -> Completion:

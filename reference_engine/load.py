@@ -33,6 +33,7 @@ class EngineConfig:
     prefill_grid: int = 256
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 16
+    trace_hand_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def load_engine(directory: Path, config: EngineConfig) -> Loaded:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
     )
+    engine.trace_hand_over = config.trace_hand_over
     engine.runner.warm_up()
     return Loaded(engine, types, config)
 

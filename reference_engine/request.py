@@ -13,6 +13,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverTables:
+    """The tables behind a hand-over, as the first forward call used them; only made where they are asked for."""
+
+    block_len: int
+    """Tokens per block: the law's granule."""
+    block_table: tuple[int, ...]
+    """Pool block of each block of the prompt."""
+    holders: tuple[int, ...]
+    """Per block of the table, running requests that have it in theirs: its reference count."""
+    positions: Span
+    """Positions of the call's rows."""
+    query_start_loc: tuple[int, ...]
+    """Row borders of the requests in the call."""
+    seq_len: int
+    """Positions the last row attends to."""
+    slot_mapping: tuple[int, ...]
+    """Pool slot that each row writes."""
+    read_only_blocks: int
+    """Leading blocks that lie wholly in the hit."""
+    read_only_unchanged: bool = False
+    """Whether keys and values of all hit positions were the same bits before the first call and after the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
     """What lay between "found in the cache" and the first computed token, read off the first forward call."""
 
@@ -26,6 +50,8 @@ class HandOver:
     """Positions the call attended to, its own rows included."""
     keys_gathered: bool
     """True where the slots were scattered and had to be copied together; false: a view of the pool."""
+    tables: HandOverTables | None = None
+    """None unless the engine traces hand-overs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +64,8 @@ class Running:
     output_ids: list[int] = field(default_factory=list)
     hand_over: HandOver | None = None
     """Known with the first forward call."""
+    hit_digest: bytes = b""
+    """Of the pool's content at the hit positions before the first call; empty unless hand-overs are traced."""
     first_logits: Tensor | None = None
     first_token_ns: int = 0
 

@@ -58,6 +58,11 @@ class Scheduler:
         """Whether any request is unfinished."""
         return bool(self._waiting or self._running)
 
+    @property
+    def leases(self) -> list[Lease]:
+        """What the running requests hold."""
+        return [running.lease for running in self._running]
+
     def add(self, request: TokenRequest) -> None:
         """Queue a request that `fits`."""
         self._waiting.append(request)

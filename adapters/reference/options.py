@@ -29,6 +29,8 @@ class ReferenceOptions(Options):
     """Most requests that run at once."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of matrix products, activations and KV; "auto": the weights', but float32 on a CPU that has no bf16."""
+    trace_hand_over: bool = False
+    """Report block table, reference counts and slot mapping of each request's first call (`hitparity handover`)."""
     threads: PositiveInt | None = None
     """CPU threads; None: one per core that this process may use."""
 
