@@ -18,6 +18,7 @@ import harness.cases_cli
 import harness.compare_cli
 import harness.explain_cli
 import harness.fuzz_cli
+import harness.handover_cli
 import harness.latency_cli
 import harness.report_cli
 from harness.experiment import load_experiment
@@ -43,6 +44,7 @@ app.add_typer(checkpoints.cli.app, name="model", help="Make and check model fold
 app.command()(harness.cases_cli.check)
 app.command()(harness.fuzz_cli.fuzz)
 app.command()(harness.explain_cli.explain)
+app.command()(harness.handover_cli.handover)
 app.command()(harness.latency_cli.latency)
 app.command()(harness.report_cli.report)
 app.command()(harness.compare_cli.compare)
