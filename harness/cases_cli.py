@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from vocabulary.engine import Fidelity
+from vocabulary.errors import ExitCode
 
 PIPE_WIDTH = 120
+PUBLISHED = "published"
+"""The shipped set that has block sizes beside its cases."""
 
 
 def check(
@@ -26,6 +29,7 @@ def check(
     quiet: Annotated[bool, typer.Option("--quiet", help="No reasons for cases that were not run.")] = False,
 ) -> None:
     """Evaluate golden cases; print each difference as two ledgers, findings, and the count."""
+    from harness.block_size import check_published
     from harness.cases.check import check as check_cases
     from harness.cases.reading import find_cases
     from harness.cases.show import difference, finding_line
@@ -46,8 +50,15 @@ def check(
         for result in checked.not_run:
             reason = f"{result.placed.where} {result.placed.case.id}: {result.not_run}"
             console.print(f"not run: {escape(reason)}", soft_wrap=True)
+    code = checked.code
+    if PUBLISHED in files and by in (None, Fidelity.LAW) and not only:
+        blocks = check_published()
+        for sentence in blocks.differences:
+            console.print(f"block size: {escape(sentence)}", soft_wrap=True)
+        console.print(f"{blocks.numbers} numbers of published block sizes, {len(blocks.differences)} differ")
+        code = ExitCode.FINDINGS if blocks.differences else code
     console.print(checked.summary)
-    raise typer.Exit(checked.code)
+    raise typer.Exit(code)
 
 
 def terminal() -> Console:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 import adapters.env_cli
 import checkpoints.cli
+import harness.block_size_cli
 import harness.cases_cli
 import harness.compare_cli
 import harness.explain_cli
@@ -44,6 +45,7 @@ app.add_typer(checkpoints.cli.app, name="model", help="Make and check model fold
 app.command()(harness.cases_cli.check)
 app.command()(harness.fuzz_cli.fuzz)
 app.command()(harness.explain_cli.explain)
+app.command()(harness.block_size_cli.blocksize)
 app.command()(harness.handover_cli.handover)
 app.command()(harness.latency_cli.latency)
 app.command()(harness.report_cli.report)
