@@ -20,10 +20,11 @@ from typing import Any
 
 from adapters.base import Adapter, EngineSpec
 from adapters.sglang.engine import SglangEngine
-from adapters.sglang.facts import facts_of
+from adapters.sglang.facts import HYBRID, facts_of
 from adapters.sglang.options import SglangOptions
 from adapters.sglang.server import Server, launch
 from checkpoints import Checkpoint
+from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Mode
 from vocabulary.errors import EngineFailed, EngineUnavailable, LawDoesNotCover, UsageError
 
@@ -49,25 +50,36 @@ class SglangAdapter(Adapter):
     def law_for(
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
     ) -> tuple[str, dict[str, Any]]:
-        """Full attention without speculation or a host tier, for the versions the law was executed against."""
+        """Full attention with plain or EAGLE's keys, and full with recurrent layers."""
         version = str(facts_options.get("version", spec.version))
+        hybrid = groups != ("full",)
         why = None
         if version not in LAW_VERSIONS:
             why = f"version {version} (there is {', '.join(LAW_VERSIONS)})"
-        elif groups != ("full",):
-            why = f"the layer groups {groups}"
-        elif algorithm := facts_options["speculative_algorithm"]:
-            why = f"speculative_algorithm = {algorithm}"
         elif facts_options["enable_hierarchical_cache"]:
             why = "a hierarchical cache"
+        elif (policy := facts_options["radix_eviction_policy"]) not in (None, "lru"):
+            why = f"radix_eviction_policy = {policy}"
+        elif hybrid and not facts_options.get("disable_overlap_schedule"):
+            why = "overlapped scheduling of recurrent layers, which keeps states one step later"
+        elif hybrid and facts_options.get("max_mamba_cache_size") is None:
+            why = "recurrent layers with an unknown number of states; set max_mamba_cache_size"
         if why:
             raise LawDoesNotCover(f"sglang: no law covers {why}")
-        page, pool = facts_options["page_size"], facts_options["max_total_num_tokens"]
-        return f"sglang@{version}", {
+        page = facts_options["page_size"]
+        options = {
+            "groups": list(groups),
             "page_size": page,
+            "max_total_tokens": facts_options["max_total_num_tokens"],
+            "chunked_prefill_size": facts_options["chunked_prefill_size"],
             "disable_radix_cache": facts_options["disable_radix_cache"],
-            "num_pages": pool // page,
+            "speculative_algorithm": facts_options["speculative_algorithm"],
         }
+        if hybrid:
+            options |= {name: facts_options[name] for name in HYBRID if facts_options.get(name) is not None}
+        law = f"sglang@{version}"
+        make_law(law, options)
+        return law, options
 
     def _launch(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> SglangEngine:
         if spec.device == "cpu" and model.architecture == "qwen3_5_text":
@@ -116,4 +128,7 @@ class SglangAdapter(Adapter):
             law, options = self.law_for(spec, facts.options, facts.groups)
         except LawDoesNotCover as error:
             return dataclasses.replace(facts, notes=(*facts.notes, str(error)))
-        return dataclasses.replace(facts, law=law, law_options=options)
+        notes = facts.notes
+        if facts.options["speculative_algorithm"]:
+            notes = (*notes, "the law knows no pages that drafts reserve: under memory pressure it may drop less")
+        return dataclasses.replace(facts, law=law, law_options=options, notes=notes)

@@ -29,6 +29,14 @@ REPORTED = (
     "speculative_algorithm",
     "tp_size",
 )
+HYBRID = (
+    "swa_full_tokens_ratio",
+    "mamba_radix_cache_strategy",
+    "mamba_track_interval",
+    "max_mamba_cache_size",
+    "mamba_max_states_per_path",
+)
+"""Reported by 0.5.23 for every model; only the law of hybrids needs them."""
 GROUPS = {"llama": ("full",), "qwen3": ("full",), "gemma3_text": ("full",), "qwen3_5_text": ("full", "gdn")}
 
 
@@ -39,7 +47,7 @@ def facts_of(info: Mapping[str, Any], spec: EngineSpec, model: Checkpoint, model
     a form that the adapter cannot read.
     """
     try:
-        options = {name: info[name] for name in REPORTED}
+        options = {name: info[name] for name in REPORTED} | {name: info[name] for name in HYBRID if name in info}
         device, dtype = str(info["device"]), str(info["dtype"])
         if info["incremental_streaming_output"]:
             raise EngineUnavailable(

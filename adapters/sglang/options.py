@@ -22,6 +22,13 @@ class SglangOptions(Options):
     """Tokens in the KV pool; without it the pool takes most of the machine's memory."""
     context_length: int | None = Field(default=None, ge=16)
     """None: the model's own."""
+    swa_full_tokens_ratio: float | None = Field(default=None, gt=0, le=1)
+    """Sliding-window pool as a share of the KV pool."""
+    mamba_radix_cache_strategy: str | None = None
+    mamba_track_interval: int | None = Field(default=None, ge=1)
+    max_mamba_cache_size: int | None = Field(default=None, ge=1)
+    """Slots for recurrent states; the law of a hybrid needs to know it."""
+    mamba_max_states_per_path: int | None = None
     attention_backend: str | None = None
     """On a CPU None means "torch_native", the only backend that needs no compiled kernels there."""
     mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)

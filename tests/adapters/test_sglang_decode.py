@@ -134,15 +134,27 @@ def test_flags() -> None:
 
 def test_law() -> None:
     law_for = SglangAdapter().law_for
-    options = {"page_size": 16, "disable_radix_cache": False, "num_pages": 62}
-    assert law_for(spec(), INFO, ("full",)) == ("sglang@0.5.23", options)
-    for changed, groups in (
-        ({}, ("full", "gdn")),
-        ({"speculative_algorithm": "EAGLE"}, ("full",)),
-        ({"enable_hierarchical_cache": True}, ("full",)),
-        ({"version": "0.5.22"}, ("full",)),
+    law, options = law_for(spec(), INFO, ("full",))
+    assert law == "sglang@0.5.23"
+    assert (options["page_size"], options["max_total_tokens"]) == (16, INFO["max_total_num_tokens"])
+    assert options["chunked_prefill_size"] == INFO["chunked_prefill_size"]
+    eagle = law_for(spec(), INFO | {"speculative_algorithm": "EAGLE"}, ("full",))[1]
+    assert eagle["speculative_algorithm"] == "EAGLE"
+    states = {
+        "max_mamba_cache_size": 64,
+        "mamba_radix_cache_strategy": "extra_buffer",
+        "disable_overlap_schedule": True,
+    }
+    hybrid = law_for(spec(), INFO | states, ("full", "gdn"))[1]
+    assert (hybrid["groups"], hybrid["max_mamba_cache_size"]) == (["full", "gdn"], 64)
+    for changed, groups, why in (
+        (states | {"max_mamba_cache_size": None}, ("full", "gdn"), "unknown number of states"),
+        (states | {"disable_overlap_schedule": False}, ("full", "gdn"), "overlapped"),
+        ({"speculative_algorithm": "MEDUSA"}, ("full",), "MEDUSA"),
+        ({"enable_hierarchical_cache": True}, ("full",), "hierarchical"),
+        ({"version": "0.5.22"}, ("full",), r"0\.5\.22"),
     ):
-        with pytest.raises(LawDoesNotCover):
+        with pytest.raises(LawDoesNotCover, match=why):
             law_for(spec(), INFO | changed, groups)
 
 

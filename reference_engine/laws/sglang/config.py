@@ -112,7 +112,7 @@ def read(version: str, options: Mapping[str, Any], pool_tokens: int | None) -> S
         version=version,
         groups=groups,
         page=page,
-        chunk=_chunk(law_id, options, page),
+        chunk=_chunk(law_id, options, page, hybrid=hybrid),
         window=window,
         strategy=_strategy(law_id, options, page) if hybrid else None,
         track_interval=positive(options, "mamba_track_interval", TRACK_INTERVAL),
@@ -136,13 +136,16 @@ def _page(law_id: str, groups: tuple[LayerGroup, ...], options: Mapping[str, Any
     return sizes.pop() if sizes else 1
 
 
-def _chunk(law_id: str, options: Mapping[str, Any], page: int) -> int | None:
+def _chunk(law_id: str, options: Mapping[str, Any], page: int, *, hybrid: bool) -> int | None:
     value = options.get("chunked_prefill_size")
     if value is None or value == -1:
         return None
     chunk = positive(options, "chunked_prefill_size", 1)
-    if chunk % page:
-        raise LawDoesNotCover(f"{law_id}: chunked_prefill_size = {chunk} is no multiple of page_size = {page}")
+    if chunk < page or (hybrid and chunk % page):
+        raise LawDoesNotCover(
+            f"{law_id}: chunked_prefill_size = {chunk} with page_size = {page}: at least a page is needed, and whole "
+            f"pages where states are kept"
+        )
     return chunk
 
 

@@ -93,7 +93,9 @@ class SglangLaw(Law):
             return end
         rest = end - lease.computed_len
         if (chunk := self._chunk_limit(lease, rest)) is not None and rest > chunk:
-            end = lease.computed_len + chunk // self.granule * self.granule
+            # Only the first step ends on a page; with a chunk of broken pages the later ones do not.
+            first = lease.computed_len == lease.expectation.position_start
+            end = lease.computed_len + (chunk // self.granule * self.granule if first else chunk)
         if end <= lease.computed_len:
             raise PoolExhausted(f"{self.id}: no page left for the next step of request {lease.request.request_id}")
         extra = 0 if self.granule == 1 else self.granule
