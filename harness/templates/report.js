@@ -104,6 +104,7 @@
     line.tabIndex = 0;
     for (const [name, value, style, shape] of columns) {
       const box = element("td", null, style);
+      box.dataset.name = name;
       if (name === "ledger") box.append(bar(row), element("div", words(row), "words"));
       else {
         const raw = value(row);
