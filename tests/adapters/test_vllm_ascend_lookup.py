@@ -113,7 +113,7 @@ def test_siblings(lookup: Lookup, version: str, version_of: str, block: int, sha
     if version != version_of:
         pytest.skip(f"measured on {version_of}")
     lookup.reconfigure({"groups": hybrid(block), "num_speculative_tokens": 1})
-    tails = (Q[:2000], R[:2000], Q[2000:4000], R[2000:4000])
+    tails = (Q[:1000], R[:1000], Q[1000:2000], R[1000:2000])
     assert hits(lookup, *[[*P[:shared], *tail] for tail in tails]) == expected
 
 
