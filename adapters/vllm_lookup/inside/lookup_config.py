@@ -143,7 +143,7 @@ def layer_specs(config: Any, groups: list[Group]) -> dict[str, Any]:
             suffix = "linear_attn" if group.kind == "gdn" else "self_attn.attn"
             layers[f"model.layers.{len(layers)}.{suffix}"] = _spec(group, config, page)
     if drafter is not None:
-        layers[f"model.layers.{len(layers)}.self_attn.attn"] = _spec(groups[drafter], config, page)
+        layers[f"model.layers.{len(layers)}.self_attn.attn"] = _of_drafter(_spec(groups[drafter], config, page))
     return layers
 
 
@@ -188,6 +188,12 @@ def _spec(group: Group, config: Any, page: int) -> Any:
         mamba_cache_mode=config.cache_config.mamba_cache_mode,
         num_speculative_blocks=0 if spec is None else spec.num_speculative_tokens,
     )
+
+
+def _of_drafter(spec: Any) -> Any:
+    """0.33 marks a drafter's layers (v1/worker/gpu_model_runner.py), and only their group gives a block back."""
+    marked = any(field.name == "is_draft" for field in dataclasses.fields(spec))
+    return dataclasses.replace(spec, is_draft=True) if marked else spec
 
 
 def _retention(given: dict[str, Any]) -> None:

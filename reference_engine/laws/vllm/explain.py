@@ -29,7 +29,7 @@ class Looked:
     alone: dict[str, int]
     """Reuse each kind of group alone would allow, by its text."""
     backed: int
-    """Tokens below which full attention holds the hit."""
+    """Tokens below which every group holds the hit."""
 
 
 def explain(plan: Plan, history: History, looked: Looked) -> Expectation:

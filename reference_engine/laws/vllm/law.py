@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted, Slots
-from reference_engine.laws.parts.full_attention import map_slots
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.parts.key_radix import KeyRadix
 from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
@@ -117,11 +116,7 @@ class VllmLaw(Law):
 
     def append(self, lease: Lease, token_id: int) -> None:
         """A generated token joins; all but the last of `max_tokens` get a slot, in the step that computes them."""
-        held = _held(lease)
-        lease.ids[lease.length] = token_id
-        lease.length += 1
-        if self.radix.units(lease.length) > len(held.keys):
-            held.keys = self._keys(lease.ids[: lease.length], self._space(lease.request))
+        self._add(lease, token_id)
         if lease.length < lease.request.prompt_len + lease.request.max_tokens:
             self._schedule_decode(lease)
 
@@ -153,8 +148,7 @@ class VllmLaw(Law):
         for i, token_id in enumerate(output_ids):
             last = i == len(output_ids) - 1
             if last:
-                lease.ids[lease.length] = token_id
-                lease.length += 1
+                self._add(lease, token_id)
                 break
             self.append(lease, token_id)
             if _held(lease).planned is None:
@@ -195,13 +189,11 @@ class VllmLaw(Law):
             kind.text: self.finder.alone(kind, keys, len(ids)) if self.plan.hybrid else found.hit
             for kind in self.plan.kinds
         }
-        backed = [
-            len(blocks) * table.block
-            for table, blocks in zip(held.tables, lists, strict=True)
-            if table.kind.kind is Kind.FULL
-        ]
+        backed = [found.hit]
+        if found.hit and self.plan.switches.mamba_margin:
+            backed += [table.backs(blocks, found.hit) for table, blocks in zip(held.tables, lists, strict=True)]
         unevicted = self.finder.find(keys, len(ids), ever=True) if self.blocks.evicted else None
-        return Looked(ids, space, len(ids), found, unevicted, alone, min(backed, default=found.hit))
+        return Looked(ids, space, len(ids), found, unevicted, alone, min(backed))
 
     def _keys(self, ids: Ids, space: str) -> Slots:
         keys = self.radix.keys(ids, space)
@@ -279,9 +271,23 @@ class VllmLaw(Law):
                 table.publish(Publishing(tokens, held.keys, lease.request.prompt_len, held.junction))
         held.copies.release(self.blocks)
 
+    def _add(self, lease: Lease, token_id: int) -> None:
+        """A token the model has just sampled."""
+        held = _held(lease)
+        lease.ids[lease.length] = token_id
+        lease.length += 1
+        if self.radix.units(lease.length) > len(held.keys):
+            held.keys = self._keys(lease.ids[: lease.length], self._space(lease.request))
+        if self.plan.switches.publishes_with_output and self.plan.drafts:
+            self._publish(lease, lease.computed_len)
+
     def _fill_slots(self, lease: Lease, start: int) -> None:
+        """Slots of the positions from `start` on; block 1 begins at slot 0."""
         if self._with_slots:
-            map_slots(lease, _held(lease).tables[0].table - 1, self.plan.unit, start=start)
+            unit = self.plan.unit
+            first = start // unit
+            rows = (_held(lease).tables[0].table[first : -(-lease.length // unit), None] - 1) * unit + np.arange(unit)
+            lease.slots[start : lease.length] = rows.ravel()[start - first * unit : lease.length - first * unit]
 
     def _schedule_decode(self, lease: Lease) -> None:
         self._take(lease, decode_step(self.plan, lease.length))

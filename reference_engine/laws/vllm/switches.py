@@ -60,6 +60,8 @@ class Switches:
     """A repeat's checkpoint lies at or below L-1, before at or below L (0.32.0)."""
     tail_at_checkpoint: bool = False
     """The state at the prompt's checkpoint is kept whatever retention says (0.32.0)."""
+    publishes_with_output: bool = False
+    """With a drafter, blocks are also published when a token arrives: their keys may have waited for it (0.33.0)."""
     # steps
     stops_between: bool = False
     """Chunks also stop at block boundaries after a mid-block start, at the prompt's tail and at junctions (0.26.0)."""

@@ -69,6 +69,11 @@ class GroupTable:
         """Leading tokens this group no longer reads once `computed` tokens are there."""
         return 0
 
+    def backs(self, found: Slots, hit: int) -> int:
+        """Tokens of a hit that these blocks really hold."""
+        missing = np.flatnonzero(found[: -(-hit // self.block)] == 0)
+        return min(hit, (int(missing[0]) if len(missing) else len(found)) * self.block)
+
     def attach(self, found: Slots, hit: int) -> None:
         """Start on the blocks of a hit."""
         skip = max(0, self.skipped(hit) // self.block)
@@ -205,6 +210,12 @@ class WindowTable(GroupTable):
         """Everything in front of the window of the next token."""
         return max(0, computed - self.kind.window + 1)
 
+    def backs(self, found: Slots, hit: int) -> int:
+        """All of it, or nothing where a block of the window is missing."""
+        stop = -(-hit // self.block)
+        window = found[max(0, hit - self.kind.window + 1) // self.block : stop]
+        return hit if len(found) >= stop and window.all() else 0
+
     def _most_held(self) -> int | None:
         plan = self.plan
         tokens = self.kind.window - 1 + plan.budget
@@ -247,6 +258,11 @@ class StateTable(GroupTable):
     def skipped(self, computed: int) -> int:
         """All states but the newest."""
         return computed - 1
+
+    def backs(self, found: Slots, hit: int) -> int:
+        """All of it, or nothing where the state is missing."""
+        last = -(-hit // self.block) - 1
+        return hit if last < len(found) and found[last] else 0
 
     def wanted(self, slots: int, found: Slots, computed: int, hit: int, target: int, *, admission: bool) -> int:
         """As the engine counts: at most one new state, and the drafts' at first."""

@@ -1,0 +1,139 @@
+"""The books behind vLLM's laws: keys, free blocks, tables; and that an unbounded pool is a large one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vllm_asking import VERSIONS, P, ask
+
+from reference_engine.laws.base import PoolExhausted
+from reference_engine.laws.parts.free_queue import FreeQueue
+from reference_engine.laws.parts.key_radix import KeyRadix
+from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
+from reference_engine.laws.registry import make_law
+from vocabulary.engine import TokenRequest
+from vocabulary.errors import LawDoesNotCover
+
+IDS = st.lists(st.integers(0, 1), min_size=1, max_size=24)
+REQUESTS = st.lists(st.tuples(IDS, st.integers(1, 9)), min_size=1, max_size=10)
+CONFIGURATIONS: list[dict[str, Any]] = [
+    {"groups": ["full:4"]},
+    {"groups": ["full:4", "swa:4:9"]},
+    {"groups": ["full:4", "gdn:4", "gdn:4"], "max_num_batched_tokens": 8},
+    {"groups": ["full:4", "swa:4:9", "gdn:4"]},
+    {"groups": ["full:4", "gdn:4"], "num_speculative_tokens": 2, "method": "mtp"},
+    {"groups": ["full:8", "gdn:8"], "prefix_match_unit": 2, "num_speculative_tokens": 1, "method": "mtp"},
+]
+
+
+@given(st.lists(IDS, min_size=1, max_size=12), st.integers(1, 4), st.integers(0, 2))
+@settings(deadline=None)
+def test_keys_are_equal_exactly_for_equal_prefixes(prompts: list[list[int]], unit: int, ahead: int) -> None:
+    radix, seen = KeyRadix(unit, ahead), {}
+    for ids in prompts * 2:
+        keys = radix.keys(np.asarray(ids, np.int32), "")
+        assert len(keys) == max(0, len(ids) - ahead) // unit
+        for i, key in enumerate(keys.tolist()):
+            assert seen.setdefault(key, tuple(ids[: (i + 1) * unit + ahead])) == tuple(ids[: (i + 1) * unit + ahead])
+    assert len(set(seen.values())) == len(seen) and set(seen) <= set(range(1, radix.count + 1))
+
+
+def test_keys_are_separate_per_namespace() -> None:
+    radix, ids = KeyRadix(2), np.arange(8, dtype=np.int32)
+    assert not set(radix.keys(ids, "a")) & set(radix.keys(ids, "b"))
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["take", "append", "prepend", "remove"]), st.integers(1, 4)), max_size=60
+)
+
+
+@given(OPERATIONS)
+@settings(deadline=None)
+def test_free_queue_is_a_queue(operations: list[tuple[str, int]]) -> None:
+    queue, plain, out = FreeQueue(12), list(range(1, 12)), []
+    for name, count in operations:
+        if name == "take":
+            if count > len(plain):
+                with pytest.raises(PoolExhausted):
+                    queue.take(count)
+                continue
+            taken = queue.take(count).tolist()
+            assert taken == plain[:count]
+            del plain[:count]
+            out += taken
+        elif name == "remove":
+            gone = plain[1 : 1 + count]
+            queue.remove(np.asarray(gone, np.int64))
+            plain = [block for block in plain if block not in gone]
+            out += gone
+        else:
+            back, out = out[:count], out[count:]
+            getattr(queue, name)(np.asarray(back, np.int64))
+            plain = plain + back if name == "append" else back + plain
+        assert queue.blocks().tolist() == plain and queue.free == len(plain)
+
+
+def test_a_key_may_have_several_holders_and_a_block_several_keys() -> None:
+    blocks = KeyedBlocks(8, 1)
+    blocks.grow_keys(10)
+    first, second, third = blocks.take(3).tolist()
+    for block in (first, second):
+        blocks.publish(0, np.asarray([5]), np.asarray([block]), np.asarray([4]))
+    blocks.publish_also(0, 6, third, 8)
+    blocks.publish_also(0, 7, third, 6)
+    assert blocks.holders(0, np.asarray([5, 6, 7])).tolist() == [first, third, third]
+    blocks.forget(np.asarray([first]))
+    assert blocks.holders(0, np.asarray([5])).tolist() == [second]
+    blocks.move_keys(third, first)
+    assert blocks.holders(0, np.asarray([6, 7])).tolist() == [first, first]
+    blocks.publish(0, np.asarray([9]), np.asarray([first]), np.asarray([12]))  # filled: the shorter keys go
+    assert blocks.holders(0, np.asarray([6, 7, 9])).tolist() == [0, 0, first]
+    blocks.check_integrity(lambda: np.asarray([first, second, third]))
+
+
+@pytest.mark.parametrize("options", CONFIGURATIONS, ids=lambda options: "+".join(options["groups"]))
+@given(version=st.sampled_from(VERSIONS), requests=REQUESTS)
+@settings(max_examples=20, deadline=None)
+def test_a_large_pool_is_an_unbounded_one(
+    version: str, options: dict[str, Any], requests: list[tuple[list[int], int]]
+) -> None:
+    if version == "0.23" and "prefix_match_unit" in options:
+        return
+    laws = [make_law(f"vllm@{version}", options | more) for more in ({}, {"num_gpu_blocks_override": 2000})]
+    for ids, outputs in requests:
+        answers = [ask(law, ids, output=[i % 2 for i in range(outputs)]) for law in laws]
+        assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("options", CONFIGURATIONS, ids=lambda options: "+".join(options["groups"]))
+@given(version=st.sampled_from(VERSIONS), requests=REQUESTS, spare=st.integers(0, 12))
+@settings(max_examples=20, deadline=None)
+def test_books_of_a_small_pool_add_up(
+    version: str, options: dict[str, Any], requests: list[tuple[list[int], int]], spare: int
+) -> None:
+    if version == "0.23" and "prefix_match_unit" in options:
+        return
+    law = make_law(f"vllm@{version}", options | {"num_gpu_blocks_override": 14 * len(options["groups"]) + spare})
+    for ids, outputs in requests:
+        try:
+            found = ask(law, ids, output=[i % 2 for i in range(outputs)])
+        except LawDoesNotCover:
+            law.check_integrity()
+            continue
+        assert found.ledger.reused == found.hit_len < len(ids)
+    law.reset()
+    assert ask(law, P[:20]).hit_len == 0
+
+
+def test_reset_is_refused_while_a_request_holds_blocks() -> None:
+    law = make_law("vllm@0.32", {"groups": ["full:4"]})
+    lease = law.admit(TokenRequest(request_id="r", ids=(1, 2, 3)))
+    with pytest.raises(AssertionError, match="reset"):
+        law.reset()
+    law.release(lease)
+    law.reset()
