@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from adapters import environments
-from adapters.registry import adapter_for
+from adapters.registry import default_version
 
 app = typer.Typer(help="Engine environments: built once below the cache folder.", no_args_is_help=True)
 
-Engine = Annotated[str, typer.Argument(help="Engine name, such as vllm.")]
+Engine = Annotated[str, typer.Argument(help="Engine name, such as vllm; or kernels-cuda, kernels-ascend.")]
 Version = Annotated[str | None, typer.Option(help="Engine version.")]
 
 
@@ -26,7 +26,7 @@ def create(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Build the environment of ENGINE, by default in the version that hitparity pins."""
-    built = environments.create(engine, version or adapter_for(engine).default_version, device, _progress)
+    built = environments.create(engine, version or default_version(engine), device, _progress)
     typer.echo(f"{engine}: runs in hitparity's own interpreter, nothing to build" if built is None else built.python)
 
 
@@ -41,6 +41,6 @@ def list_() -> None:
 @app.command()
 def remove(engine: Engine, version: Version = None) -> None:
     """Remove the environments of ENGINE, or only those of one version."""
-    adapter_for(engine)
+    default_version(engine)  # raises for an unknown name
     for folder in environments.remove(engine, version, _progress):
         typer.echo(f"removed {folder}")

@@ -61,18 +61,22 @@ def python_for(spec: EngineSpec) -> Path:
     """
     if spec.python is not None:
         return _checked(spec.python, f'{spec.engine}: python = "{spec.python}"')
-    requirements = requirements_for(spec.engine, spec.version, spec.device)
+    return built_python(spec.engine, spec.version, spec.device)
+
+
+def built_python(engine: str, version: str, device: str) -> Path:
+    """The interpreter of a built environment, or the harness's own for an engine that needs none.
+
+    Raises EngineUnavailable when it is missing or does not run, with the command that builds it.
+    """
+    requirements = requirements_for(engine, version, device)
     if requirements is None:
         return Path(sys.executable)
     environment = _opened(_home() / requirements.key)
-    command = f"hitparity env create {spec.engine} --version {spec.version} --device {spec.device}"
+    command = f"hitparity env create {engine} --version {version} --device {device}"
     if not all(_opened(_home() / each.key).complete for each in (requirements, *_below(requirements))):
-        raise EngineUnavailable(
-            f"{spec.engine} {spec.version} ({spec.device}) has no environment yet; build it with `{command}`"
-        )
-    return _checked(
-        environment.python, f"{spec.engine}: {environment.python} (remove and build it again with `{command}`)"
-    )
+        raise EngineUnavailable(f"{engine} {version} ({device}) has no environment yet; build it with `{command}`")
+    return _checked(environment.python, f"{engine}: {environment.python} (remove and build it again with `{command}`)")
 
 
 def create(engine: str, version: str, device: str, progress: Progress) -> Environment | None:

@@ -20,6 +20,14 @@ ADAPTERS = {
     "vllm-ascend-lookup": "adapters.vllm_ascend_lookup.adapter:VllmAscendLookupAdapter",
 }
 
+TOOLS = {"kernels-cuda": ("kernels_cuda", "3.6.0"), "kernels-ascend": ("kernels_ascend", "3.2.0")}
+"""Environments that hold compilers instead of an engine: name to folder and default version."""
+
+
+def default_version(name: str) -> str:
+    """The version of an engine or a tool that hitparity pins; UsageError names the nearest known engine."""
+    return TOOLS[name][1] if name in TOOLS else adapter_for(name).default_version
+
 
 def adapter_for(engine: str) -> Adapter:
     """The adapter of an engine; UsageError names the nearest known one."""

@@ -30,7 +30,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from adapters.registry import ADAPTERS, adapter_for
+from adapters.registry import ADAPTERS, TOOLS, adapter_for, default_version
 from vocabulary.errors import EngineUnavailable, UsageError
 
 ROOT = Path(__file__).parent
@@ -106,7 +106,7 @@ def requirements_for(engine: str, version: str, device: str) -> Requirements | N
     recipes = folder / "environment.toml"
     if not recipes.is_file():
         return None
-    default = version == adapter_for(engine).default_version
+    default = version == default_version(engine)
     file = folder / (f"requirements-{device}.txt" if default else f"requirements-{device}-{version}.txt")
     table = tomllib.loads(recipes.read_text(encoding="utf-8"))
     table_name = f"{device}-{version}" if f"{device}-{version}" in table else device
@@ -132,7 +132,9 @@ def requirements_for(engine: str, version: str, device: str) -> Requirements | N
 
 
 def folder_of(engine: str) -> Path:
-    """The adapter's folder; UsageError for an engine that does not exist."""
+    """The folder of an adapter or a tool; UsageError for a name that does not exist."""
+    if engine in TOOLS:
+        return ROOT / TOOLS[engine][0]
     if engine not in ADAPTERS:
         adapter_for(engine)  # raises, naming the nearest known engine
     return ROOT / ADAPTERS[engine].split(".")[1]
