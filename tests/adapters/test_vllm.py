@@ -15,6 +15,7 @@ from adapters.base import EngineSpec
 from adapters.registry import adapter_for
 from adapters.vllm.server import VllmServer
 from checkpoints import Checkpoint
+from reference_engine.laws.registry import make_law
 from vocabulary.engine import Engine, Feature, Mode, Reply, TokenRequest
 from vocabulary.errors import EngineFailed, EngineUnavailable, RequestRefused
 
@@ -159,8 +160,15 @@ def test_attached_server_reports_hits_and_no_positions(
 def test_gated_delta_nets_run(engine_spec: Spec, checkpoint: Open, tmp_path: Path) -> None:
     engine = adapter_for("vllm").start(engine_spec("vllm"), checkpoint("tiny-qwen3.5"), tmp_path)
     try:
-        assert (engine.facts.dtype, engine.facts.groups, engine.facts.law) == ("bfloat16", ("full", "gdn"), None)
-        assert any("no law for layer groups" in note for note in engine.facts.notes)
+        assert (engine.facts.dtype, engine.facts.groups, engine.facts.law) == (
+            "bfloat16", ("full", "gdn"), "vllm@0.32")  # fmt: skip
+        law = make_law("vllm@0.32", engine.facts.law_options)
+        for ids in (A, A, A[:600], A[:600], B, CHANGED, A[:512], A[:512]):
+            expected = law.send(TokenRequest(request_id="law", ids=ids))
+            reply = ask(engine, ids)
+            law.finish(TokenRequest(request_id="law", ids=ids), reply.output_ids)
+            assert (reply.hit_len, reply.position_start) == (expected.hit_len, expected.position_start)
+        engine.reset()
         assert starts(engine, A, A) == [(0, 0), (1024, 1024)]
         reply = ask(engine, A)
         assert (reply.steps, len(reply.output_ids)) == (((1024, 1038),), 1)
