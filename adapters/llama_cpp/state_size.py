@@ -29,7 +29,7 @@ def state_sizes(model: Checkpoint, options: Mapping[str, Any]) -> dict[str, int]
     heads, width = config["num_key_value_heads"], config.get("head_dim")
     width = width or config["hidden_size"] // config["num_attention_heads"]
     per_layer = sum(heads * width * size for size in types if size is not None)
-    cell = CELL_BYTES + (CELL_EXTENSION_BYTES if "mrope_section" in config.get("rope_parameters", {}) else 0)
+    cell = CELL_BYTES + (CELL_EXTENSION_BYTES if "mrope_section" in (config.get("rope_parameters") or {}) else 0)
     sizes = {"state_bytes_per_token": per_layer * layers.count("full_attention") + cell}
     if windows := layers.count("sliding_attention"):
         sizes["window_bytes_per_token"] = per_layer * windows + cell
