@@ -1,4 +1,4 @@
-# make quickstart | engines | test | lint | bench     (README.md explains each)
+# make quickstart | engines | test | lint | fuzz | bench     (README.md explains each)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ VLLM_LOOKUPS := 0.23.0 0.26.0 0.30.0 0.32.0 0.33.0
 ASCEND_LOOKUPS := 0.23.0 0.26.0rc1 0.30.0rc2
 
 .DEFAULT_GOAL := quickstart
-.PHONY: quickstart engines test lint format bench clean
+.PHONY: quickstart engines test lint format fuzz bench clean
 
 # The environment is rebuilt when a requirements file changes; a half-made one has no stamp and is made again.
 $(VENV)/ready: requirements.txt requirements-model.txt pyproject.toml
@@ -48,6 +48,12 @@ lint: $(VENV)/ready-dev
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Hours on two cores; FUZZ=vllm@0.30 does one system, the other rows stay.
+FUZZ ?= all
+fuzz: $(VENV)/ready-dev
+	$(BIN)/hitparity fuzz $(FUZZ) --requests 10000 --served-requests 1000 --seed 0 --json benchmarks/results/fuzz.json
+	$(BIN)/python -m harness.fuzz.page benchmarks/results/fuzz.json docs/fuzz.md
 
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks
