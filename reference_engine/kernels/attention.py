@@ -79,7 +79,7 @@ def tile_of(tiles: dict[int, Tile], head_dim: int, target: Target) -> Tile:
 
 @lru_cache(maxsize=8)
 def query_tiles(batch: ExtendBatch, queries: int) -> tuple[Tensor, Tensor, int]:
-    """Tiles of at most `queries` rows: their sequence and first row, those with the most keys first, and their number."""
+    """Tiles of at most `queries` rows, those with the most keys first: their sequence, first row, and their number."""
     tiles = [
         (each.hit_len + offset, index, offset)
         for index, each in enumerate(batch.sequences)

@@ -187,7 +187,7 @@ def delta_chunk_triton(launch: Launch, target: Target, operands: DeltaRows, batc
     before = torch.empty((chunks.count, heads, key_dim, value_dim), dtype=torch.float32, device=device)
     out = torch.empty(values.shape, dtype=values.dtype, device=device)
     rows = {"chunk_row_ptr": chunks.first_row, "chunk_rows_ptr": chunks.rows}
-    shape = {**sizes, "CHUNK": chunk, "COLUMNS": columns, "PRECISION": target.float32_dot}
+    shape = {**sizes, "CHUNK": chunk, "COLUMNS": columns, "PRECISION": target.state_precision}
     key_stride = {"KEY_STRIDE": operands.keys.stride(0)}
     launch(
         delta_prepare_kernel,
@@ -202,7 +202,13 @@ def delta_chunk_triton(launch: Launch, target: Target, operands: DeltaRows, batc
             **rows,
             "chunks": chunks.count,
         },
-        {**shape, **key_stride, "LEVELS": chunk.bit_length() - 1, "VALUE_STRIDE": values.stride(0)},
+        {
+            **shape,
+            **key_stride,
+            "PRECISION": target.solve_precision,
+            "LEVELS": chunk.bit_length() - 1,
+            "VALUE_STRIDE": values.stride(0),
+        },
         warps=4,
         stages=1,
     )

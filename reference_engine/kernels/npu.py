@@ -25,7 +25,8 @@ PAGE_MULTIPLE = 16
 class NpuKernels(TritonKernels):
     """Decode by the native operator where it covers the call; the rest is inherited.
 
-    Prefill stays with Triton: the native operator reads new keys from the pool, this interface hands them over beside it.
+    Prefill stays with Triton: the native operator wants the new keys in the pool, this interface hands them over beside
+    it.
     """
 
     def __init__(self, target: Target, launch: Launch = launch_triton) -> None:

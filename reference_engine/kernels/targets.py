@@ -1,7 +1,7 @@
 """What differs between devices: tiles, grid and precision, as data. The kernels' source is the same.
 
 Sources: tiles of `cuda-sm90` were chosen by compiling (Triton 3.6.0): at least 64 query rows, below which the compiler
-emits no warp-group matrix instruction, and no spill. Tiles of `ascend-a2` by lowering (triton-ascend 3.2.0,
+emits no warp-group matrix instruction, and no spill; chunks of 64 spill in the delta rule, chunks of 32 do not. Tiles of `ascend-a2` by lowering (triton-ascend 3.2.0,
 ascendnpu-ir 1.2.0): 64 query rows by 64 keys fit the 192 KiB of unified buffer, 128 rows do not. Neither was timed.
 """
 
@@ -47,8 +47,10 @@ class Target:
     """Value columns of a state tile in the token form."""
     delta_chunk: int
     delta_chunk_columns: int
-    float32_dot: str
-    """Precision of fp32 products in the chunked delta rule: Triton's `input_precision`."""
+    solve_precision: str
+    """Triton's `input_precision` of the products that invert a chunk's matrix; errors there are amplified."""
+    state_precision: str
+    """The same of the products with the state: tf32 keeps more bits than the bf16 operands of a model have."""
 
     def keys_per_step(self, tile: Tile, page: int) -> int:
         """Keys per step at a page size. Raises KernelDoesNotCover where a step would have to gather and may not."""
@@ -66,7 +68,7 @@ CUDA_SM90 = Target(
         32: Tile(64, 64, 4, 2),
         64: Tile(128, 64, 8, 3),
         128: Tile(128, 64, 8, 3),
-        256: Tile(64, 32, 4, 2),
+        256: Tile(64, 32, 8, 2),
     },
     decode={
         16: Tile(16, 64, 4, 3),
@@ -82,9 +84,10 @@ CUDA_SM90 = Target(
     copy_elements=4096,
     conv_tile=(16, 128),
     delta_columns=32,
-    delta_chunk=64,
+    delta_chunk=32,
     delta_chunk_columns=32,
-    float32_dot="tf32x3",
+    solve_precision="tf32x3",
+    state_precision="tf32",
 )
 
 ASCEND_A2 = Target(
@@ -106,5 +109,6 @@ ASCEND_A2 = Target(
     delta_columns=32,
     delta_chunk=32,
     delta_chunk_columns=32,
-    float32_dot="ieee",
+    solve_precision="ieee",
+    state_precision="ieee",
 )

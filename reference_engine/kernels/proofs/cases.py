@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch.nn.functional import normalize
 
 from reference_engine.kernels.delta import DeltaRows
 from reference_engine.kernels.interface import TorchKernels, TritonKernels
+from reference_engine.kernels.proofs.report import Check
 from reference_engine.kernels.rotary import angle_tables
 from reference_engine.kernels.shapes import (
     DecodeBatch,
@@ -82,9 +85,11 @@ class Operands:
         self._generator = torch.Generator().manual_seed(seed)
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Standard normal, in the case's type unless told otherwise."""
         return torch.randn(*shape, generator=self._generator).to(self.device, dtype or self.dtype)
 
     def uniform(self, *shape: int) -> Tensor:
+        """Uniform in [0, 1), fp32."""
         return torch.rand(*shape, generator=self._generator).to(self.device)
 
     def blocks(self, counts: Sequence[int], spare: int = 2) -> tuple[list[tuple[int, ...]], int]:
@@ -109,6 +114,17 @@ class Operands:
                 pool[slots] = torch.randn(length, heads.kv_heads, heads.head_dim, generator=self._generator)
             pools.append(pool.to(self.device, self.dtype))
         return LayerPool(keys=pools[0], values=pools[1], page=page)
+
+
+def equality(proof: str, case: Case, kernels: TritonKernels) -> Check:
+    """Run one case."""
+    results = case.run(kernels)
+    broken = [
+        f"{each.what}: {each.error:.3g} where {each.allowed:.3g} is allowed"
+        for each in results
+        if each.error > each.allowed
+    ]
+    return Check(proof, case.name, tuple(broken), {each.what: each.error for each in results})
 
 
 def extend_case(
@@ -328,35 +344,61 @@ def chunk_resume_case(dtype: torch.dtype, device: torch.device) -> Case:
     return Case(f"delta chunk resumed {NAMES[dtype]}", run)
 
 
-def all_cases(device: torch.device, *, small: bool) -> Iterator[Case]:
-    """`small`: for the interpreter and for code executed on a CPU; otherwise head sizes of real models too."""
-    hits, counts = (0, 33, 80), (18, 9, 1)
-    few = Heads(kv_heads=2, group=2, head_dim=32) if small else Heads()
-    one = Heads(kv_heads=1, group=2, head_dim=32) if small else Heads()
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        for page in (16, 48, 64):
-            for window in (None, 24):
-                yield extend_case(dtype, page, window, hits, counts, few, device)
+Matrix = Literal["full", "part", "device"]
+
+
+def all_cases(device: torch.device, *, matrix: Matrix) -> Iterator[Case]:
+    """The cases of a proof.
+
+    "full": number type x page x window for prefill. "part": one case per number type and per page with and without a
+    window, for a proof that compiles each. "device": head sizes of real models in bf16, for a card.
+    """
+    small = matrix != "device"
+    few = Heads(kv_heads=2, group=2, head_dim=32) if small else Heads(kv_heads=2, group=4, head_dim=128)
+    one = Heads(kv_heads=1, group=2, head_dim=32) if small else few
+    for dtype, page, window in _prefills(matrix):
+        yield extend_case(dtype, page, window, (0, 33, 80), (18, 9, 1), few, device)
     for head_dim, group in ((64, 3), (128, 4), (256, 8)):
-        yield extend_case(
-            torch.bfloat16, 64, None, (65, 0), (19, 3), Heads(kv_heads=1, group=group, head_dim=head_dim), device
-        )
-    for dtype in (torch.float32, torch.bfloat16):
-        for window in (None, 40):
-            yield hit_case(dtype, 64, window, one, device, on_grid=True)
-    yield hit_case(torch.float32, 16, None, one, device, on_grid=False)
-    for page, window, dtype in ((16, None, torch.float16), (64, 24, torch.bfloat16), (48, 550, torch.float32)):
+        wide = Heads(kv_heads=1, group=group, head_dim=head_dim)
+        yield extend_case(torch.bfloat16, 64, None, (65, 0), (19, 3), wide, device)
+    for dtype, window in HIT_CASES[matrix]:
+        yield hit_case(dtype, 64, window, one, device, on_grid=True)
+    if small:
+        yield hit_case(torch.float32, 16, None, one, device, on_grid=False)
+    for page, window, dtype in DECODE_CASES[matrix]:
         yield decode_case(dtype, page, window, (1, 70, 700), few, device)
     yield decode_case(torch.bfloat16, 64, None, (65, 3), Heads(kv_heads=1, group=6, head_dim=256), device)
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16) if matrix == "full" else (torch.bfloat16,):
         yield pool_case(dtype, Heads(kv_heads=3, group=1, head_dim=64), device)
         yield conv1d_case(dtype, 96, 4, device)
     yield rotary_case(torch.float32, Heads(kv_heads=3, head_dim=64), 64, device)
     yield rotary_case(torch.bfloat16, Heads(kv_heads=2, head_dim=256), 64, device)
     for form in ("token", "chunk"):
-        yield delta_case(form, torch.float32, 1, 2, 32, device)
-        yield delta_case(form, torch.bfloat16, 2 if small else 4, 2 if small else 8, 64 if small else 128, device)
+        if small:
+            yield delta_case(form, torch.float32, 1, 2, 32, device)
+        yield delta_case(form, torch.bfloat16, 2, 2 if small else 8, 64 if small else 128, device)
     yield chunk_resume_case(torch.float32, device)
+
+
+HIT_CASES: dict[Matrix, tuple[tuple[torch.dtype, int | None], ...]] = {
+    "full": ((torch.float32, None), (torch.float32, 40), (torch.bfloat16, None)),
+    "part": ((torch.float32, None), (torch.bfloat16, 40)),
+    "device": ((torch.bfloat16, None), (torch.bfloat16, 40)),
+}
+DECODE_CASES: dict[Matrix, tuple[tuple[int, int | None, torch.dtype], ...]] = {
+    "full": ((16, None, torch.float16), (64, 24, torch.bfloat16), (48, 550, torch.float32)),
+    "part": ((16, 24, torch.float16), (48, 550, torch.float32)),
+    "device": ((16, 550, torch.bfloat16), (64, None, torch.bfloat16)),
+}
+
+
+def _prefills(matrix: Matrix) -> Sequence[tuple[torch.dtype, int, int | None]]:
+    """(type, page, window)"""
+    if matrix == "device":
+        return [(torch.bfloat16, page, window) for page in (16, 64) for window in (None, 24)]
+    if matrix == "part":
+        return [(torch.float32, 16, None), (torch.float16, 64, 24), (torch.bfloat16, 48, 24)]
+    return list(product(NAMES, (16, 48, 64), (None, 24)))
 
 
 def _words(heads: Heads) -> str:

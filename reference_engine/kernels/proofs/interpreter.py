@@ -20,7 +20,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 import torch
 
 from reference_engine.kernels.interface import TritonKernels
-from reference_engine.kernels.proofs.cases import Case, all_cases
+from reference_engine.kernels.proofs.cases import Case, all_cases, equality
 from reference_engine.kernels.proofs.report import Check, run_checks
 from reference_engine.kernels.targets import ASCEND_A2, CUDA_SM90, Target, Tile
 
@@ -65,22 +65,11 @@ def decode_bf16_operands() -> None:
     interpreter.InterpreterBuilder.create_dot = create_dot
 
 
-def equality(proof: str, case: Case, kernels: TritonKernels) -> Check:
-    """Run one case."""
-    results = case.run(kernels)
-    broken = [
-        f"{each.what}: {each.error:.3g} where {each.allowed:.3g} is allowed"
-        for each in results
-        if each.error > each.allowed
-    ]
-    return Check(proof, case.name, tuple(broken), {each.what: each.error for each in results})
-
-
 def checks(targets: tuple[Target, ...]) -> Iterator[tuple[str, Callable[[], Check]]]:
     """Every case on every target that covers its page size."""
     for target in targets:
         kernels = TritonKernels(target)
-        for case in all_cases(torch.device("cpu"), small=True):
+        for case in all_cases(torch.device("cpu"), matrix="full"):
             named = Case(f"{case.name} | {target.name}", case.run)
             yield named.name, partial(equality, "interpreter", named, kernels)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,21 +94,20 @@ def specs(target: Target) -> list[Spec]:
 
 def _calls(kernels: TritonKernels) -> Iterator[tuple[str, Callable[[], object]]]:
     for head_dim, kv_heads, group, page, window in (
-        (64, 2, 7, 16, None),  # Qwen2.5-0.5B
-        (64, 3, 3, 64, None),  # SmolLM2
-        (128, 8, 4, 16, None),  # Llama 3, Qwen3
-        (128, 8, 4, 64, None),
-        (128, 8, 4, 64, 1024),
+        (64, 3, 3, 16, None),  # SmolLM2
+        (128, 8, 4, 64, None),  # Llama 3, Qwen3
+        (128, 8, 4, 16, 1024),
         (256, 4, 2, 16, 1024),  # Gemma 3
-        (256, 2, 8, 528, None),  # Qwen3-Next; the page vLLM 0.30 chose for a hybrid model
+        (256, 2, 8, 528, None),  # Qwen3-Next; the page of vLLM 0.30's hybrid cache
     ):
+        layer = (head_dim, kv_heads, group, page, window)
         label = f"dim {head_dim} group {group} page {page}" + (f" window {window}" if window else "")
-        yield label, lambda h=head_dim, k=kv_heads, g=group, p=page, w=window: _extend(kernels, h, k, g, p, w)
-        yield label, lambda h=head_dim, k=kv_heads, g=group, p=page, w=window: _decode(kernels, h, k, g, p, w)
-    yield "", lambda: _pool(kernels)
-    yield "whole", lambda: _rotate(kernels, 128, 128)
-    yield "partial", lambda: _rotate(kernels, 256, 64)
-    yield "", lambda: _states(kernels)
+        yield label, partial(_extend, kernels, *layer)
+        if page != 528:
+            yield label, partial(_decode, kernels, *layer)
+    yield "", partial(_pool, kernels)
+    yield "partial", partial(_rotate, kernels, 256, 64)
+    yield "", partial(_states, kernels)
 
 
 def _meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:

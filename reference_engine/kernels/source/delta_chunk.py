@@ -58,9 +58,9 @@ def delta_prepare_kernel(
         coupling = tl.dot(key, tl.trans(key), input_precision=PRECISION) * ratio * beta[:, None]
         inverse = tl.where(i[:, None] == i[None, :], 1.0, 0.0)
         for level in tl.static_range(LEVELS):
-            b: tl.constexpr = 1 << level
-            pair = (i[:, None] // (2 * b)) == (i[None, :] // (2 * b))
-            low = pair & (((i[:, None] // b) % 2 == 1) & ((i[None, :] // b) % 2 == 0))
+            # Blocks of 2 ** level: the lower left one of each pair on the diagonal.
+            pair = (i[:, None] >> (level + 1)) == (i[None, :] >> (level + 1))
+            low = pair & ((i[:, None] >> level) > (i[None, :] >> level))
             bridge = tl.where(low, coupling, 0.0)
             if level == 0:
                 inverse = inverse - bridge
