@@ -1,6 +1,6 @@
 """SGLang's own scheduler and caches against measured tables and against the law, request by request.
 
-One worker serves all of it. Numbers are those of tests/laws/test_sglang_hybrids.py, measured before this worker existed.
+One worker serves all of it. Numbers are those of tests/laws/test_sglang_hybrids.py, measured before there was one.
 """
 
 from __future__ import annotations

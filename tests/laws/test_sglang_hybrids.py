@@ -18,6 +18,7 @@ from reference_engine.laws.base import Expectation, PoolExhausted
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.sglang.held import Held
 from reference_engine.laws.sglang.law import SglangLaw
+from reference_engine.laws.sglang.queue import longest_first, send_together
 from vocabulary.engine import Feature, TokenRequest
 from vocabulary.errors import LawDoesNotCover, UsageError
 from vocabulary.ledger import Cause
@@ -375,6 +376,37 @@ def test_siblings_of_a_long_shared_part() -> None:
     options = {"groups": ["full", "swa:128"], "chunked_prefill_size": 8192}
     shared = [long[:32000] + [number] * 50 for number in (1, 2, 3)]
     assert hits(law(**options), long, *shared) == [0, 24576, 32000, 32000]
+
+
+# Requests that wait together
+
+
+def together(made: SglangLaw, *prompts: Sequence[int], policy: str = "fcfs") -> list[int]:
+    requests = [TokenRequest(request_id=f"t{number}", ids=tuple(ids)) for number, ids in enumerate(prompts)]
+    expectations = send_together(made, requests, schedule_policy=policy)
+    for request in requests:
+        made.finish(request, [7])
+    made.check_integrity()
+    return [expectation.hit_len for expectation in expectations]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+def test_equal_prompts_in_one_queue(policy: str) -> None:
+    """Measured: in one step they share nothing; once chunks fill the step, the others find the first one's pages."""
+    same = X[:500]
+    assert together(law(page_size=16), same, same, [*same, 5], policy=policy) == [0, 0, 0]
+    chunks = law(page_size=16, chunked_prefill_size=128)
+    assert together(chunks, same, same, [*same, 5], policy=policy) == [0, 496, 496]
+
+
+def test_lpm_takes_the_longest_match_first_and_holds_equals_back() -> None:
+    made = law(page_size=16)
+    ask(made, X[:200])
+    waiting = [
+        TokenRequest(request_id=name, ids=tuple(ids))
+        for name, ids in (("new", X[1000:1100]), ("equal", X[1000:1090]), ("short", X[:70]), ("long", X[:150]))
+    ]
+    assert [request.request_id for request in longest_first(made, waiting)] == ["long", "short", "new", "equal"]
 
 
 # Pools, refusals, the reference engine's side

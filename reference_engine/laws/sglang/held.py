@@ -16,6 +16,7 @@ class Held:
         "branching",
         "lock",
         "pages",
+        "published",
         "shared",
         "state",
         "steps",
@@ -46,6 +47,8 @@ class Held:
         """Position of the state in `track_slot`."""
         self.branching: int | None = None
         """Where full attention matched but no state is: the next prefill step keeps one there."""
+        self.published = False
+        """Whether the request has ended and is in the tree."""
         self.steps: list[tuple[int, int]] = []
         """Prefill steps so far."""
 

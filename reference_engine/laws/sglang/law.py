@@ -17,12 +17,12 @@ Source: SGLang 0.5.23, srt/managers/{scheduler,schedule_policy,schedule_batch}.p
   matched and the window did not, so that the next sibling finds it.
 - A cache salt has a tree of its own.
 
-One request at a time: requests that run together change each other's steps. The order in which a request waits
-(`schedule_policy`) and the holding back of equal prefixes in one queue need several waiting requests, which a law of
-single sends does not have.
+`send` is for one request at a time; requests that wait together change each other's steps (`queue.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -86,21 +86,35 @@ class SglangLaw(Law):
         self._leases.add(lease)
         return lease
 
-    def chunk_end(self, lease: Lease) -> int:
-        """End of the next prefill step; takes the pages it needs."""
+    def chunk_end(self, lease: Lease, budget: int | None = None) -> int:
+        """End of the next prefill step, of at most `budget` tokens if others share it; takes the pages it needs."""
         held, end = self._held(lease), lease.request.prompt_len
         if self.config.eager:
             return end
         rest = end - lease.computed_len
-        if (chunk := self._chunk_limit(lease, rest)) is not None and rest > chunk:
-            # Only the first step ends on a page; with a chunk of broken pages the later ones do not.
-            first = lease.computed_len == lease.expectation.position_start
+        chunk, first = self._chunk_limit(lease, rest), lease.computed_len == lease.expectation.position_start
+        if budget is not None:
+            chunk = budget if chunk is None else min(chunk, budget)
+        # The first step counts and ends in whole pages; with a chunk of broken pages the later ones do not.
+        if chunk is not None and (-(-rest // self.granule) * self.granule if first else rest) > chunk:
             end = lease.computed_len + (chunk // self.granule * self.granule if first else chunk)
         if end <= lease.computed_len:
             raise PoolExhausted(f"{self.id}: no page left for the next step of request {lease.request.request_id}")
         extra = 0 if self.granule == 1 else self.granule
         self._extend(lease, held, end, room_tokens=end - lease.computed_len + extra)
         return end
+
+    def matched(self, request: TokenRequest) -> int:
+        """Tokens of the whole prompt that every layer group could resume after; counts as a use."""
+        node, hit = self._usable(
+            self.tree.match(keyed(np.asarray(request.ids, np.int32), self.config), request.namespace)
+        )
+        self._use(node)
+        return hit
+
+    def expect(self, leases: Iterable[Lease]) -> None:
+        """Leases whose `finish` will follow."""
+        self._sent.update((lease.request.request_id, lease) for lease in leases)
 
     def _usable(self, match: Match) -> tuple[RadixNode, int]:
         """The deepest node of the path that every layer group can resume at, and its depth in tokens."""
@@ -254,6 +268,12 @@ class SglangLaw(Law):
         if end == prompt_len:
             self.history.add(lease.ids[:end], lease.request.namespace)
 
+    def publish_finished(self, lease: Lease) -> None:
+        """Insert prompt and output of a request that has ended; `release` does it where nobody did before."""
+        held = self._held(lease)
+        self._publish(lease, held, lease.computed_len, finished=True)
+        held.published = True
+
     def _track_prefill(self, held: Held, start: int, end: int) -> None:
         """The state this step keeps: the last on the grid counted from its start, or the branching point before."""
         config, branching = self.config, held.branching
@@ -361,8 +381,8 @@ class SglangLaw(Law):
     def release(self, lease: Lease) -> None:
         """Publish prompt and output, unlock, and give back what the tree did not take."""
         held, request = self._held(lease), lease.request
-        if lease.computed_len >= request.prompt_len:
-            self._publish(lease, held, lease.computed_len, finished=True)
+        if lease.computed_len >= request.prompt_len and not held.published:
+            self.publish_finished(lease)
             self.history.add(lease.ids[: lease.computed_len], request.namespace)
         self._drop(held)
         self._leases.remove(lease)
