@@ -30,7 +30,7 @@ from pathlib import Path
 from adapters import environments, registry, requirements
 registry.ADAPTERS["made-up"] = "adapters.made_up.adapter:MadeUp"
 requirements.ROOT = Path(sys.argv[1])
-requirements.adapter_for = lambda engine: type("MadeUp", (), {"default_version": "1.0"})
+requirements.default_version = lambda engine: "1.0"
 environments.create("made-up", "1.0", "cpu", lambda line: print(line, file=sys.stderr, flush=True))
 """
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "requirements-cpu.txt").write_text(f"# one wheel\n{wheel(tmp_path)}\n")
     monkeypatch.setitem(registry.ADAPTERS, "made-up", "adapters.made_up.adapter:MadeUp")
     monkeypatch.setattr(requirements, "ROOT", root)
-    monkeypatch.setattr(requirements, "adapter_for", lambda engine: type("MadeUp", (), {"default_version": "1.0"}))
+    monkeypatch.setattr(requirements, "default_version", lambda engine: "1.0")
     monkeypatch.setenv("HITPARITY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     return folder
