@@ -33,7 +33,8 @@ CONFIGURATIONS: list[dict[str, Any]] = [
 @given(st.lists(IDS, min_size=1, max_size=12), st.integers(1, 4), st.integers(0, 2))
 @settings(deadline=None)
 def test_keys_are_equal_exactly_for_equal_prefixes(prompts: list[list[int]], unit: int, ahead: int) -> None:
-    radix, seen = KeyRadix(unit, ahead), {}
+    radix = KeyRadix(unit, ahead)
+    seen: dict[int, tuple[int, ...]] = {}
     for ids in prompts * 2:
         keys = radix.keys(np.asarray(ids, np.int32), "")
         assert len(keys) == max(0, len(ids) - ahead) // unit

@@ -154,6 +154,13 @@ def test_successor_token_is_part_of_the_key_in_0_33(shared: int, hit: int) -> No
     assert hits("vllm@0.32", {"groups": ["full:16"]} | MTP, *pair)[1] == max(0, shared // 16 * 16 - 16)
 
 
+def test_last_generated_token_completes_a_key_in_0_33() -> None:
+    # Engine core of 0.33: a block whose successor is the last token is published when that token arrives.
+    law = make_law("vllm@0.33", {"groups": ["full:8"]} | MTP)
+    ask(law, P[:56], [777])
+    assert ask(law, [*P[:56], 777, *other(40)]).hit_len == 56
+
+
 # -- public reports ---------------------------------------------------------------------------------------------------
 
 

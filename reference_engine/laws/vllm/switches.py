@@ -138,7 +138,14 @@ V32 = replace(
     caps_state_need=True,
     lora_path=True,
 )
-V33 = replace(V32, law_id="vllm@0.33", lookahead_keys=True, eagle_groups=EagleGroups.DRAFT, keeps_below_junction=True)
+V33 = replace(
+    V32,
+    law_id="vllm@0.33",
+    lookahead_keys=True,
+    eagle_groups=EagleGroups.DRAFT,
+    keeps_below_junction=True,
+    publishes_with_output=True,
+)
 
 ASCEND23 = replace(V23, law_id="vllm-ascend@0.23", mamba_margin=False, counts_external=True)
 """0.23.0rc1, 0.23.0 and .post1: the recurrent margin is repaired (PR 12038)."""
