@@ -26,7 +26,7 @@ STEADY_CLOCKS = frozenset({"tsc", "arch_sys_counter", "kvm-clock", "hyperv_clock
 COARSE_NS = 100_000
 """Times that are all multiples of this come from a clock too coarse for a TTFT."""
 POWERFUL = 20
-"""Pairs from which a shift of twice the spread of single pairs is seen (docs/comparing.md)."""
+"""Pairs that show a shift as large as the spread of single pairs in 19 of 20 comparisons (docs/comparing.md)."""
 
 LISTED = 3
 """Groups named in one warning."""

@@ -117,3 +117,17 @@ def test_the_table_of_the_documents_is_that_of_today() -> None:
     failed, passed = simulate("even", 10, 0.05, 1, 0.0, 0.0)
     assert (rows[0]["false_alarms"], rows[0]["passed_unchanged"]) == (round(failed, 4), round(passed, 4))
     assert all(row["false_alarms"] <= 0.05 for row in rows if row["noise"] in BELIEVED)
+
+
+def test_comparing_md_quotes_the_table() -> None:
+    rows = json.loads(RESULT.read_text(encoding="utf-8"))["rows"]
+    page = (RESULT.parents[2] / "docs" / "comparing.md").read_text(encoding="utf-8")
+    quoted = [line for line in page.splitlines() if line.startswith(("| 10 |", "| 20 |", "| 40 |"))]
+    table = {
+        f"| {r['pairs']} | {100 * r['pair_spread']:.0f} % | {100 * r['power_at_5_percent']:.0f} % | "
+        f"{100 * r['power_at_10_percent']:.0f} % | {100 * r['power_at_20_percent']:.0f} % |"
+        for r in rows
+        if r["noise"] == "even" and r["max_slowdown"] == 0 and r["groups"] == 1
+    }
+    assert len(quoted) == 5
+    assert set(quoted) <= table
