@@ -40,7 +40,8 @@ class Explanation:
     """Hit of the prompt with one more token; None: the law refuses it."""
     again_hit: int | None
     """Hit of the same prompt sent once more."""
-    levers: tuple[Lever, ...]
+    levers: tuple[Lever, ...] | None
+    """What lengthens the hit; None: not asked, or the hit cannot be longer."""
 
 
 def explain(world: World, *, with_levers: bool = True) -> Explanation:
@@ -64,7 +65,7 @@ def explain(world: World, *, with_levers: bool = True) -> Explanation:
         sentence=_sentence(world, expectation, more, again, lcp),
         one_more_hit=None if more is None else more.hit_len,
         again_hit=None if again is None else again.hit_len,
-        levers=tuple(levers(world, hit)) if with_levers and hit < min(lcp, length - 1) else (),
+        levers=tuple(levers(world, hit)) if with_levers and hit < min(lcp, length - 1) else None,
     )
 
 

@@ -5,8 +5,10 @@ Sources: the engines' own documentation of these options and the rules of their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.explain.counterfactual import World, known_options
@@ -18,12 +20,20 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Options to try, what they are in words, and what they cost."""
+    """A change to try, what it is in words, and what it costs."""
 
+    option: str
     change: str
     cost: str
-    options: Options
+    given: Options = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
     law_id: str | None = None
+    joins: bool = True
+    """Whether it is tried together with others: one value of each option, no other release."""
+
+    def on(self, options: Mapping[str, Any]) -> Options:
+        """The options with the change."""
+        return {key: value for key, value in options.items() if key not in self.dropped} | self.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,49 +110,67 @@ SYSTEMS: dict[str, tuple[Setting, ...]] = {
     ),
     "tensorrt-llm": TENSORRT_LLM,
 }
+NULL_MEANS_SOMETHING = frozenset({"prefix_cache_retention_interval"})
+"""Options whose null is a value and not their absence."""
+MOST_TOGETHER = 3
 SMALLER_BLOCK = "more blocks and keys; on a hybrid model the block follows from the state's size (hitparity blocksize)"
 OTHER_RELEASE = "another release"
 
 
 def levers(world: World, hit_len: int) -> list[Lever]:
-    """Changes after which the last request of `world` hits more than `hit_len`, and holds it; the best of each option."""
-    best: dict[str, Lever] = {}
-    for key, trial in _trials(world):
-        expectation = world.under(trial.options, trial.law_id).last()
-        if expectation is None:
-            continue
-        backed = expectation.backed_len
-        gained = expectation.hit_len if backed is None else min(expectation.hit_len, backed)
-        known = best.get(key)
-        if gained > (hit_len if known is None else known.hit_len):
-            best[key] = Lever(trial.change, trial.cost, gained)
-    return sorted(best.values(), key=lambda lever: -lever.hit_len)
+    """Changes after which the last request of `world` hits more than `hit_len`, and holds it; the best of each option.
+
+    Where no single change does, two and then three options together are tried.
+    """
+    trials = list(_trials(world))
+    for together in range(1, MOST_TOGETHER + 1):
+        best: dict[tuple[str, ...], Lever] = {}
+        for group in itertools.combinations(trials, together):
+            names = tuple(trial.option for trial in group)
+            if len(set(names)) < together or (together > 1 and any(not trial.joins for trial in group)):
+                continue
+            gained = _gained(world, group)
+            known = best.get(names)
+            if gained > (hit_len if known is None else known.hit_len):
+                costs = dict.fromkeys(trial.cost for trial in group)
+                best[names] = Lever(" and ".join(trial.change for trial in group), "; ".join(costs), gained)
+        if best:
+            return sorted(best.values(), key=lambda lever: -lever.hit_len)
+    return []
 
 
-def _trials(world: World) -> Iterator[tuple[str, Trial]]:
-    """Key of the option, and one value of it."""
+def _gained(world: World, trials: Sequence[Trial]) -> int:
+    """Tokens hit and held with all these changes; 0 where the law refuses them."""
+    options: Mapping[str, Any] = world.options
+    for trial in trials:
+        options = trial.on(options)
+    expectation = world.under(options, trials[0].law_id).last()
+    if expectation is None:
+        return 0
+    backed = expectation.backed_len
+    return expectation.hit_len if backed is None else min(expectation.hit_len, backed)
+
+
+def _trials(world: World) -> Iterator[Trial]:
     system = world.law_id.partition("@")[0]
     current, readable = dict(world.options), set(known_options(world.law_id))
     for setting in SYSTEMS.get(system, ()):
         if setting.option not in readable:
             continue
-        for value in _values(setting, world):
+        for number, value in enumerate(_values(setting, world)):
             if current.get(setting.option, ...) == value:
                 continue
-            options = {key: kept for key, kept in current.items() if key not in (setting.option, *setting.also)}
-            if value is not None or setting.option == "prefix_cache_retention_interval":
-                options[setting.option] = value
-                change = f"{setting.option} = {_text(value)}"
+            if value is not None or setting.option in NULL_MEANS_SOMETHING:
+                change, given = f"{setting.option} = {json.dumps(value)}", {setting.option: value}
+                yield Trial(setting.option, change, setting.cost, given, setting.also, joins=not number)
             elif setting.option in current:
-                change = f"without {setting.option} = {_text(current[setting.option])}"
-            else:
-                continue
-            yield setting.option, Trial(change, setting.cost, options)
+                change = f"without {setting.option} = {json.dumps(current[setting.option])}"
+                yield Trial(setting.option, change, setting.cost, {}, (setting.option, *setting.also))
     if system.startswith("vllm"):
         yield from _smaller_blocks(current)
     for law_id in LAWS:
         if law_id != world.law_id and law_id.partition("@")[0] == system:
-            yield law_id, Trial(law_id, OTHER_RELEASE, current, law_id)
+            yield Trial(law_id, law_id, OTHER_RELEASE, law_id=law_id, joins=False)
 
 
 def _values(setting: Setting, world: World) -> tuple[Any, ...]:
@@ -156,22 +184,14 @@ def _values(setting: Setting, world: World) -> tuple[Any, ...]:
     return setting.values
 
 
-def _smaller_blocks(options: Options) -> Iterator[tuple[str, Trial]]:
+def _smaller_blocks(options: Options) -> Iterator[Trial]:
     groups = parse_groups(options.get("groups", ("full",)))
     sizes = {group.block for group in groups if group.block}
     for divisor in (2, 4, 8, 16):
         if not sizes or any(size % (16 * divisor) for size in sizes):
             return
         smaller = [str(replace(group, block=(group.block or 0) // divisor)) for group in groups]
-        yield "groups", Trial(f"groups {','.join(smaller)}", SMALLER_BLOCK, options | {"groups": smaller})
-
-
-def _text(value: object) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+        yield Trial("groups", f"groups {','.join(smaller)}", SMALLER_BLOCK, {"groups": smaller}, joins=False)
 
 
 GROUP_WORDS: dict[Kind, Callable[[int | None], str]] = {

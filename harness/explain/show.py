@@ -73,8 +73,10 @@ def _words(row: Row, *, several: bool) -> Iterator[RenderableType]:
     yield Text(f"    {why.sentence}")
     if row.observed_hit_len is not None and row.observed_hit_len != why.hit_len:
         yield Text(f"    the engine reported {row.observed_hit_len}, the law says {why.hit_len}", style="red")
-    for lever in why.levers[:MOST_LEVERS]:
-        yield Text(f"    + {lever.hit_len:>7}  with {lever.change}  (cost: {lever.cost})")
+    if why.levers == ():
+        yield Text("    no option or release that the laws know, nor three options together, lengthens it")
+    for lever in (why.levers or ())[:MOST_LEVERS]:
+        yield Text(f"    + {lever.hit_len:>7}  {lever.change}  (cost: {lever.cost})")
 
 
 def as_json(blocks: Sequence[Block]) -> list[dict[str, Any]]:
@@ -112,5 +114,7 @@ def _fields(why: Explanation) -> dict[str, Any]:
         "sentence": why.sentence,
         "one_more_hit": why.one_more_hit,
         "again_hit": why.again_hit,
-        "levers": [{"change": lever.change, "cost": lever.cost, "hit_len": lever.hit_len} for lever in why.levers],
+        "levers": [
+            {"change": lever.change, "cost": lever.cost, "hit_len": lever.hit_len} for lever in why.levers or ()
+        ],
     }
