@@ -82,6 +82,11 @@ class SglangConfig:
         return math.lcm(self.state_grid, self.track_interval)
 
     @property
+    def plain(self) -> bool:
+        """Full attention alone."""
+        return self.window is None and self.strategy is None
+
+    @property
     def tracks(self) -> bool:
         """Whether states are kept on a grid in a buffer of their own (`extra_buffer`)."""
         return self.strategy == "extra_buffer"

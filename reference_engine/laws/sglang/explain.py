@@ -37,7 +37,7 @@ def explain(
     limited = min(capped, looked_up.limit if config.enabled else 0)
     paired = max(limited - 1, 0) if config.bigram else limited
     lacking = Cause.NO_STATE if config.strategy is not None else Cause.WINDOW
-    known = min(published.lcp(ids, request.namespace), limited)
+    known = 0 if config.plain else min(published.lcp(ids, request.namespace), limited)
     known = max(known - config.bigram, 0) // page * page
     ledger = Ledger.waterfall(
         length,
@@ -49,7 +49,7 @@ def explain(
             (Cause.SUCCESSOR, paired),
             (Cause.GRANULE, paired // page * page),
             # What an insertion left out because no state or window would have belonged to it.
-            *([] if _plain(config) else [(lacking, max(known, looked_up.matched))]),
+            *([] if config.plain else [(lacking, max(known, looked_up.matched))]),
             (Cause.EVICTED, looked_up.matched),
             (lacking, looked_up.hit),
         ],
@@ -63,7 +63,3 @@ def explain(
         },
         junction=looked_up.junction,
     )
-
-
-def _plain(config: SglangConfig) -> bool:
-    return config.strategy is None and config.window is None

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted
+from reference_engine.laws.base import Ids, Law, Lease, PoolExhausted
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.parts.page_radix import Match, PageRadixTree, RadixNode
 from reference_engine.laws.sglang.config import STATE_CHUNK, SglangConfig
@@ -38,6 +38,8 @@ from vocabulary.engine import Feature, TokenRequest
 
 CLIP_NEW_TOKENS = 4096
 """Output tokens that admission reserves at most."""
+KEPT_ARRAYS = 16
+"""Prompts whose arrays are kept for another send of the same tuple."""
 RESERVED_TOKENS = 6
 """Tokens of the pool that no request may count on."""
 WAITING_REFRESH = 32
@@ -60,12 +62,13 @@ class SglangLaw(Law):
         self.history, self.published = History(), History()
         self._leases: set[Lease] = set()
         self._schedulings = 0
+        self._arrays: dict[int, tuple[tuple[int, ...], Ids]] = {}
 
     # Admission
 
     def admit(self, request: TokenRequest) -> Lease:
         """Look up, lock the path, take what the first step needs (all of the prompt for the reference engine)."""
-        ids = np.asarray(request.ids, np.int32)
+        ids = self._ids(request)
         self._refresh_waiting(ids, request.namespace)
         limit = len(ids) - 1
         if Feature.PROMPT_LOGPROBS in request.features:
@@ -76,7 +79,7 @@ class SglangLaw(Law):
         branching = self._branching(match.depth, hit)
         looked_up = Lookup(limit=limit, matched=match.depth, hit=hit, junction=branching or hit)
         held = Held(self.tree.lock(node), hit)
-        lease = Lease(request, self._explain(ids, request, looked_up))
+        lease = Lease(request, explain(self.config, self.history, self.published, ids, request, looked_up), ids)
         lease.held = held
         try:
             self._reserve(lease, held, node, branching)
@@ -106,9 +109,7 @@ class SglangLaw(Law):
 
     def matched(self, request: TokenRequest) -> int:
         """Tokens of the whole prompt that every layer group could resume after; counts as a use."""
-        node, hit = self._usable(
-            self.tree.match(keyed(np.asarray(request.ids, np.int32), self.config), request.namespace)
-        )
+        node, hit = self._usable(self.tree.match(keyed(self._ids(request), self.config), request.namespace))
         self._use(node)
         return hit
 
@@ -315,7 +316,7 @@ class SglangLaw(Law):
                 self.pools.give_back_state(state)
             self._end_prompt_node(lease, whole)
             self._map(lease, held, 0)
-            if whole:
+            if whole and not config.plain:
                 self.published.add(lease.ids[:length], namespace)
             self.tree.unlock(held.lock)
             held.lock = self.tree.lock(inserted.node)
@@ -383,6 +384,7 @@ class SglangLaw(Law):
         held, request = self._held(lease), lease.request
         if lease.computed_len >= request.prompt_len and not held.published:
             self.publish_finished(lease)
+        if lease.computed_len > request.prompt_len:
             self.history.add(lease.ids[: lease.computed_len], request.namespace)
         self._drop(held)
         self._leases.remove(lease)
@@ -424,8 +426,15 @@ class SglangLaw(Law):
         self.pools.states.check_integrity(np.array([*states, *own], np.int64))
         assert self._leases or not any(node.locked for node in nodes), "path locked by nobody"
 
-    def _explain(self, ids: Ids, request: TokenRequest, looked_up: Lookup) -> Expectation:
-        return explain(self.config, self.history, self.published, ids, request, looked_up)
+    def _ids(self, request: TokenRequest) -> Ids:
+        """The prompt as an array; making one of a tuple takes many times longer than the lookup, so some are kept."""
+        known = self._arrays.get(id(request.ids))
+        if known is None or known[0] is not request.ids:
+            known = request.ids, np.fromiter(request.ids, np.int32, request.prompt_len)
+            while len(self._arrays) >= KEPT_ARRAYS:
+                del self._arrays[next(iter(self._arrays))]
+            self._arrays[id(request.ids)] = known
+        return known[1]
 
     def _map(self, lease: Lease, held: Held, start: int) -> None:
         """Slots of the positions from `start` on that have a page; only the reference engine reads them."""
