@@ -37,10 +37,14 @@ def observed(system: str, case: Case | None) -> dict[str, str]:
     Raises EngineUnavailable without an environment and EngineFailed when it breaks; UsageError for a system that no
     adapter starts.
     """
-    if system not in ADAPTERS:
+    # vLLM-Ascend needs an NPU to serve; its scheduler answers without one.
+    engine_name = system if system in ADAPTERS else f"{system}-lookup"
+    if engine_name not in ADAPTERS:
         raise UsageError(f"{system}: no adapter starts it, so nothing can be observed")
-    adapter = adapter_for(system)
-    spec = EngineSpec(engine=system, version=adapter.default_version, mode=adapter.modes[0], options=adapter.options())
+    adapter = adapter_for(engine_name)
+    spec = EngineSpec(
+        engine=engine_name, version=adapter.default_version, mode=adapter.modes[0], options=adapter.options()
+    )
     with tempfile.TemporaryDirectory(prefix="hitparity-handover-") as folder:
         engine = adapter.start(spec, ensure(MODEL), Path(folder))
         try:
