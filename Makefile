@@ -1,4 +1,4 @@
-# make quickstart | engines | test | lint | fuzz | bench     (README.md explains each)
+# make quickstart | engines | kernels-check | test | lint | fuzz | bench     (README.md explains each)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ VLLM_LOOKUPS := 0.23.0 0.26.0 0.30.0 0.32.0 0.33.0
 ASCEND_LOOKUPS := 0.23.0 0.26.0rc1 0.30.0rc2
 
 .DEFAULT_GOAL := quickstart
-.PHONY: quickstart engines test lint format fuzz bench clean
+.PHONY: quickstart engines kernels-check test lint format fuzz bench clean
 
 # The environment is rebuilt when a requirements file changes; a half-made one has no stamp and is made again.
 $(VENV)/ready: requirements.txt requirements-model.txt pyproject.toml
@@ -34,8 +34,13 @@ engines: $(VENV)/ready
 	$(BIN)/hitparity env create llama-cpp-python
 	$(BIN)/hitparity env create vllm
 	$(BIN)/hitparity env create sglang
+	$(BIN)/hitparity env create kernels-ascend
 	for version in $(VLLM_LOOKUPS); do $(BIN)/hitparity env create vllm-lookup --version $$version || exit; done
 	for version in $(ASCEND_LOOKUPS); do $(BIN)/hitparity env create vllm-ascend-lookup --version $$version || exit; done
+
+kernels-check: $(VENV)/ready-dev
+	$(BIN)/hitparity env create kernels-ascend
+	CI=true $(BIN)/pytest tests/kernels
 
 test: $(VENV)/ready-dev
 	$(BIN)/pytest
@@ -54,6 +59,13 @@ FUZZ ?= all
 fuzz: $(VENV)/ready-dev
 	$(BIN)/hitparity fuzz $(FUZZ) --requests 10000 --served-requests 1000 --seed 0 --json benchmarks/results/fuzz.json
 	$(BIN)/python -m harness.fuzz.page benchmarks/results/fuzz.json docs/fuzz.md
+
+# A fresh run of every engine version against results/baselines; BASELINE=accept replaces them, showing the difference.
+BASELINE ?= check
+regress: $(VENV)/ready
+	rm -rf results/regress
+	$(BIN)/hitparity run regress > /dev/null
+	$(BIN)/hitparity baseline $(BASELINE) results/regress/*
 
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks

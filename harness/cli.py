@@ -14,11 +14,13 @@ from rich.table import Table
 
 import adapters.env_cli
 import checkpoints.cli
+import harness.baseline_cli
 import harness.block_size_cli
 import harness.cases_cli
 import harness.compare_cli
 import harness.explain_cli
 import harness.fuzz_cli
+import harness.gpu_check_cli
 import harness.handover_cli
 import harness.latency_cli
 import harness.report_cli
@@ -40,6 +42,7 @@ app = typer.Typer(
     "130 interrupted.",
 )
 app.add_typer(adapters.env_cli.app, name="env", help="Build, list and remove engine environments.")
+app.add_typer(harness.baseline_cli.app, name="baseline", help="Compare a run with committed baselines, or accept it.")
 app.add_typer(checkpoints.cli.app, name="model", help="Make and check model folders that every engine can load.")
 
 app.command()(harness.cases_cli.check)
@@ -50,6 +53,7 @@ app.command()(harness.handover_cli.handover)
 app.command()(harness.latency_cli.latency)
 app.command()(harness.report_cli.report)
 app.command()(harness.compare_cli.compare)
+app.command()(harness.gpu_check_cli.gpu_check)
 
 PIPE_WIDTH = 120
 Results = Annotated[

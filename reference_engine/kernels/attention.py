@@ -103,15 +103,16 @@ def extend_triton(
     window: int | None,
 ) -> Tensor:
     """As `Kernels.extend`."""
-    from reference_engine.kernels.source.attention import extend_kernel
-
     tile = tile_of(target.extend, pool.head_dim, target)
     group = queries.shape[1] // pool.kv_heads
     padded = power_of_two(group)
     require(padded <= tile.rows, f"{target.name}: {group} heads per KV head, a tile has {tile.rows} rows")
     per_tile = tile.rows // padded
     sequences, offsets, tiles = query_tiles(batch, per_tile)
+    keys_per_step = target.keys_per_step(tile, batch.page)
     mixed = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    from reference_engine.kernels.source.attention import extend_kernel
+
     launch(
         extend_kernel,
         programs_for(target, tiles * pool.kv_heads, matrix=True),
@@ -139,7 +140,7 @@ def extend_triton(
             "HEAD_DIM": pool.head_dim,
             "PAGE": batch.page,
             "QUERIES": per_tile,
-            "KEYS": target.keys_per_step(tile, batch.page),
+            "KEYS": keys_per_step,
             "WINDOW": window or 0,
             "QUERY_STRIDE": queries.stride(0),
             "KEY_STRIDE": keys.stride(0),

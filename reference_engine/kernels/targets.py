@@ -1,8 +1,9 @@
 """What differs between devices: tiles, grid and precision, as data. The kernels' source is the same.
 
 Sources: tiles of `cuda-sm90` were chosen by compiling (Triton 3.6.0): at least 64 query rows, below which the compiler
-emits no warp-group matrix instruction, and no spill; chunks of 64 spill in the delta rule, chunks of 32 do not. Tiles of `ascend-a2` by lowering (triton-ascend 3.2.0,
-ascendnpu-ir 1.2.0): 64 query rows by 64 keys fit the 192 KiB of unified buffer, 128 rows do not. Neither was timed.
+emits no warp-group matrix instruction, and no spill; chunks of 64 spill in the delta rule, chunks of 32 do not. Tiles
+of `ascend-a2` by lowering (triton-ascend 3.2.0, ascendnpu-ir 1.2.0): 64 query rows by 64 keys fit the 192 KiB of
+unified buffer, 128 rows do not. Neither was timed.
 """
 
 from __future__ import annotations
