@@ -48,7 +48,8 @@ def check(
                 console.print(f"finding: {finding_line(result, answer)}", soft_wrap=True)
     if not quiet:
         for result in checked.not_run:
-            reason = f"{result.placed.where} {result.placed.case.id}: {result.not_run}"
+            first = (result.not_run or "").partition("\n")[0]
+            reason = f"{result.placed.where} {result.placed.case.id}: {first}"
             console.print(f"not run: {escape(reason)}", soft_wrap=True)
     code = checked.code
     if PUBLISHED in files and by in (None, Fidelity.LAW) and not only:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ SUBJECTS: dict[Fidelity, Callable[[], Subject]] = {
     Fidelity.LOOKUP: LookupSubject,
     Fidelity.SERVED: ServedSubject,
 }
+MOST_FAILURES = 3
+"""Configurations in a row that an engine does not start with, before it is not tried any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +95,26 @@ def check(
 
 
 def _run(cases: Sequence[Placed], chosen: list[int], subject: Subject) -> Iterable[tuple[int, Evaluated]]:
-    gone: dict[str, str] = {}
+    refused: dict[tuple[str, str], str] = {}
+    failures: Counter[str] = Counter()
     for index in sorted(chosen, key=lambda index: (_configuration(cases[index]), index)):
         placed = cases[index]
-        engine = placed.case.engine
-        if engine in gone:
-            yield index, Evaluated(placed=placed, level=subject.level, not_run=gone[engine])
+        engine, key = placed.case.engine, _configuration(placed)
+        if failures[engine] >= MOST_FAILURES:
+            refused.setdefault(key, f"{engine} did not start {MOST_FAILURES} times in a row")
+        if key in refused:
+            yield index, Evaluated(placed=placed, level=subject.level, not_run=refused[key])
             continue
         try:
-            yield index, evaluate(placed, subject)
-        except (EngineUnavailable, EngineFailed) as why:
-            if isinstance(why, EngineUnavailable):
-                gone[engine] = str(why)
-            yield index, Evaluated(placed=placed, level=subject.level, not_run=str(why))
+            result = evaluate(placed, subject)
+            failures[engine] = 0
+        except EngineUnavailable as why:  # no environment, or it cannot start as this case configures it
+            failures[engine] += 1
+            refused[key] = str(why)
+            result = Evaluated(placed=placed, level=subject.level, not_run=str(why))
+        except EngineFailed as why:
+            result = Evaluated(placed=placed, level=subject.level, not_run=str(why))
+        yield index, result
 
 
 def _configuration(placed: Placed) -> tuple[str, str]:

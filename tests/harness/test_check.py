@@ -39,7 +39,7 @@ def test_every_published_hit_and_report_comes_out_of_the_laws() -> None:
     assert done.requests > 700
     wrong = [f"{case.placed.where}: {answer.differences}" for case in done.cases for answer in case.differing]
     assert not wrong
-    assert [case.placed.where for case in done.not_run] == ["vllm-ascend-12589.jsonl:1"]
+    assert not done.not_run
 
 
 def test_every_published_block_size_comes_out() -> None:
@@ -171,6 +171,20 @@ def test_one_worker_per_system_and_version_reconfigured_as_seldom_as_possible(tm
         "open vllm@0.32", "reset", "reconfigure", "reset", "close",
     ]  # fmt: skip
     assert [result.placed.case.id for result in done.cases] == [case["id"] for case in cases]
+
+
+def test_a_configuration_that_does_not_start_leaves_the_others_alone(tmp_path: Path) -> None:
+    def opener(case: Any, _: Path) -> LawLookup:
+        if case.groups == ("full:32",):
+            raise EngineUnavailable("the worker could not start")
+        return LawLookup(case.engine, case.law_options, [])
+
+    cases = [{**CASE, "id": str(i), "groups": [f"full:{16 * (2 - i % 2)}"], "requests": TWICE} for i in range(4)]
+    done = check(
+        read_cases(written(tmp_path, *cases)), subjects={Fidelity.LOOKUP: lambda: LookupSubject(opener)},
+        level=Fidelity.LOOKUP,
+    )  # fmt: skip
+    assert [case.not_run is None for case in done.cases] == [False, True, False, True]
 
 
 def test_a_missing_engine_leaves_its_cases_not_run_once_tried(tmp_path: Path) -> None:
