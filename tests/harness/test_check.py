@@ -175,7 +175,7 @@ def test_one_worker_per_system_and_version_reconfigured_as_seldom_as_possible(tm
 
 def test_a_configuration_that_does_not_start_leaves_the_others_alone(tmp_path: Path) -> None:
     def opener(case: Any, _: Path) -> LawLookup:
-        if case.groups == ("full:32",):
+        if case.groups == ("full:16",):
             raise EngineUnavailable("the worker could not start")
         return LawLookup(case.engine, case.law_options, [])
 
@@ -184,7 +184,7 @@ def test_a_configuration_that_does_not_start_leaves_the_others_alone(tmp_path: P
         read_cases(written(tmp_path, *cases)), subjects={Fidelity.LOOKUP: lambda: LookupSubject(opener)},
         level=Fidelity.LOOKUP,
     )  # fmt: skip
-    assert [case.not_run is None for case in done.cases] == [False, True, False, True]
+    assert [case.not_run is None for case in done.cases] == [True, False, True, False]
 
 
 def test_a_missing_engine_leaves_its_cases_not_run_once_tried(tmp_path: Path) -> None:
