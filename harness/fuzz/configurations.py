@@ -65,9 +65,12 @@ def configurations() -> tuple[Configuration, ...]:
 def _vllm(engine: str, version: str) -> list[Configuration]:
     features = (Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP)
     chunk, small = {"max_num_batched_tokens": 96}, {"num_gpu_blocks_override": 72, "max_model_len": 512}
-    retention: tuple[dict[str, Any], ...] = ()
-    if version not in ("0.23", "0.26"):
-        retention = tuple({"prefix_cache_retention_interval": interval} for interval in (None, 96))
+    by_default = version in ("0.23", "0.26")  # dense, and no such option
+
+    def variants(interval: int) -> tuple[dict[str, Any], ...]:
+        """`interval` must be a multiple of the blocks."""
+        kept = [] if by_default else [{"prefix_cache_retention_interval": value} for value in (None, interval)]
+        return (chunk, *kept, chunk | small, *(chunk | each for each in kept))
 
     def make(name: str, groups: tuple[str, ...], *variants: Mapping[str, Any], **options: Any) -> Configuration:
         return Configuration(
@@ -75,7 +78,7 @@ def _vllm(engine: str, version: str) -> list[Configuration]:
             lora=name == "full",
         )  # fmt: skip
 
-    hybrid = (chunk, *retention, chunk | small, *(chunk | each for each in retention))
+    hybrid, wide = variants(96), variants(128)
     found = [
         make("full", ("full:16",), chunk, {"num_gpu_blocks_override": 40, "max_model_len": 512}),
         make("full+swa", ("full:16", "swa:16:40"), *hybrid),
@@ -88,8 +91,8 @@ def _vllm(engine: str, version: str) -> list[Configuration]:
     ]
     if version != "0.23":
         found += [
-            make("full+gdn, unit 16", ("full:64", "gdn:64"), *hybrid, prefix_match_unit=16),
-            make("full+gdn, unit 16, mtp", ("full:64", "gdn:64"), *hybrid, prefix_match_unit=16, **MTP),
+            make("full+gdn, unit 16", ("full:64", "gdn:64"), *wide, prefix_match_unit=16),
+            make("full+gdn, unit 16, mtp", ("full:64", "gdn:64"), *wide, prefix_match_unit=16, **MTP),
         ]
     return found
 
