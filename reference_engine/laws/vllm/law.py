@@ -266,7 +266,7 @@ class VllmLaw(Law):
             aligned = end if plan.fine or not plan.hybrid else end // plan.scheduler_block * plan.scheduler_block
             for table in held.tables:
                 tokens = aligned
-                if plan.hybrid and table.kind.eagle and aligned:
+                if plan.hybrid and table.kind.ahead and aligned:
                     tokens = min(end, aligned + table.block)
                 table.publish(Publishing(tokens, held.keys, lease.request.prompt_len, held.junction))
         held.copies.release(self.blocks)

@@ -35,6 +35,8 @@ class GroupPlan:
     """Their places in the list of groups."""
     eagle: bool
     """Whether a look-up gives back a unit here."""
+    ahead: bool
+    """Whether one block past the common multiple is published, for look-ups that give a unit back."""
     text: str
 
     @property
@@ -119,7 +121,8 @@ def resolve(switches: Switches, options: Mapping[str, Any], pool_tokens: int | N
         raise LawDoesNotCover(f"{law}: method {method!r} is covered for full attention only")
     eagle = bool(drafts) and method in EAGLE_METHODS
     drop = eagle and not (switches.drop_can_be_disabled and flag(options, "disable_eagle_block_drop", default=False))
-    drop = drop and not switches.standalone_keeps
+    kept = drop and switches.standalone_keeps and len(groups) > 1
+    drop = drop and not kept
     lookahead = int(
         switches.lookahead_keys
         and drop
@@ -132,7 +135,7 @@ def resolve(switches: Switches, options: Mapping[str, Any], pool_tokens: int | N
     return Plan(
         switches=switches,
         groups=groups,
-        kinds=_kinds(groups, _eagle_members(switches, groups, method) if drop else frozenset()),
+        kinds=_kinds(groups, _eagle_members(switches, groups, method) if drop else frozenset(), kept=kept),
         unit=unit,
         scheduler_block=math.lcm(*blocks),
         split_block=min(blocks),
@@ -193,7 +196,7 @@ def _units(
         raise LawDoesNotCover(f"{law} refuses layer groups {', '.join(map(str, groups))} with keys of {unit} tokens")
     fine = switches.fine_grained and any(block > unit for block in states)
     coarse = any(group.kind is Kind.SWA and block != unit for group, block in zip(groups, blocks, strict=True))
-    if fine and coarse:
+    if fine and coarse and not switches.fine_beside_windows:
         if not switches.mask_at_hit_alignment:
             raise LawDoesNotCover(f"{law} fails on sliding windows with hits of {unit} tokens inside their blocks")
         fine = False
@@ -211,14 +214,16 @@ def _eagle_members(switches: Switches, groups: tuple[LayerGroup, ...], method: s
     return frozenset(full[:1]) or everyone
 
 
-def _kinds(groups: tuple[LayerGroup, ...], eagle: frozenset[int]) -> tuple[GroupPlan, ...]:
+def _kinds(groups: tuple[LayerGroup, ...], eagle: frozenset[int], *, kept: bool) -> tuple[GroupPlan, ...]:
+    """`kept`: there is a drafter, and nothing is given back for it."""
     members: dict[LayerGroup, list[int]] = {}
     for i, group in enumerate(groups):
         members.setdefault(group, []).append(i)
-    kinds = [
-        GroupPlan(group.kind, _block(group), group.window or 0, tuple(at), bool(eagle.intersection(at)), str(group))
-        for group, at in members.items()
-    ]
+    kinds = []
+    for group, at in members.items():
+        drops = bool(eagle.intersection(at))
+        ahead = drops or (kept and group.kind is Kind.FULL)
+        kinds.append(GroupPlan(group.kind, _block(group), group.window or 0, tuple(at), drops, ahead, str(group)))
     return tuple(sorted(kinds, key=lambda kind: kind.kind is not Kind.FULL))
 
 
@@ -227,7 +232,7 @@ def _retention(
 ) -> int | None:
     key = "prefix_cache_retention_interval"
     value = options.get(key, switches.retention_default)
-    if value is None:
+    if value is None or (switches.hybrids_ignore_retention and len(groups) > 1):
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value % common:
         raise LawDoesNotCover(f"{switches.law_id}: {key} = {value!r}: null, 0 or a multiple of {common} is needed")

@@ -41,13 +41,17 @@ class Switches:
     drop_can_be_disabled: bool = False
     """`disable_eagle_block_drop` (0.30.0)."""
     standalone_keeps: bool = False
-    """An instance without a KV connector drops nothing (vLLM-Ascend 0.29.0rc1)."""
+    """A hybrid without a KV connector drops nothing; full attention still publishes for it (vLLM-Ascend 0.29.0rc1)."""
+    fine_beside_windows: bool = False
+    """Hits inside a block although a sliding window cannot follow them there (vLLM-Ascend 0.30.0rc2)."""
     lookahead_keys: bool = False
     """A block's key covers the next token and nothing is dropped (0.33.0)."""
     eagle_groups: EagleGroups = EagleGroups.ALL
     # what is kept
     retention_default: int | None = None
     """`prefix_cache_retention_interval`: environment variable until 0.26, option with default 0 from 0.30.0."""
+    hybrids_ignore_retention: bool = False
+    """Hybrids read the environment variable that this release no longer has (vLLM-Ascend 0.30.0rc2)."""
     retains_states: bool = False
     """Retention thins recurrent states too, not only windows (0.26.0)."""
     replay_below_drop: bool = False
@@ -151,7 +155,14 @@ ASCEND23 = replace(V23, law_id="vllm-ascend@0.23", mamba_margin=False, counts_ex
 """0.23.0rc1, 0.23.0 and .post1: the recurrent margin is repaired (PR 12038)."""
 ASCEND26 = replace(V26, law_id="vllm-ascend@0.26", counts_external=True)
 """0.26.0rc1."""
-ASCEND30 = replace(V30, law_id="vllm-ascend@0.30", standalone_keeps=True, counts_external=True)
+ASCEND30 = replace(
+    V30,
+    law_id="vllm-ascend@0.30",
+    standalone_keeps=True,
+    fine_beside_windows=True,
+    hybrids_ignore_retention=True,
+    counts_external=True,
+)
 """0.30.0rc1 and rc2."""
 
 VLLM = (V23, V26, V30, V32, V33)
