@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Span = tuple[int, int]
 """A half-open interval of token positions, `[start, end)`."""
@@ -81,6 +82,8 @@ class TokenRequest:
     def array(self) -> npt.NDArray[np.int32]:
         """`ids` as an array, read-only; made once, since laws and judges all compare arrays."""
         if self._array is None:
+            import numpy as np  # workers of other engines read this module in environments of their own
+
             made = np.asarray(self.ids, np.int32)
             made.flags.writeable = False
             object.__setattr__(self, "_array", made)
