@@ -147,6 +147,14 @@ def test_sliding_window_of_64_in_blocks_of_16(version: str) -> None:
     assert hits(f"vllm@{version}", {"groups": ["full:16", "swa:16:64"]}, *prompts) == expected
 
 
+def test_ascend_0_30_spares_hybrids_only() -> None:
+    # Engine core: full attention alone drops as mainline does; hybrids keep every window and every state.
+    law = "vllm-ascend@0.30"
+    assert repeated(law, {"groups": ["full:16"]} | MTP, 256) == [224]
+    prompts = (P[:1038], P[:519], P[:519], P[:775], [*P[:1038], *other(50)])
+    assert hits(law, {"groups": ["full:16", "swa:16:64"]}, *prompts) == [0, 512, 512, 768, 1024]
+
+
 @pytest.mark.parametrize(("shared", "hit"), [(16, 0), (17, 16), (32, 16), (33, 32), (48, 32), (49, 48)])
 def test_successor_token_is_part_of_the_key_in_0_33(shared: int, hit: int) -> None:
     pair = ([*P[:shared], *other(40)], [*P[:shared], *other(40)])
