@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run_proof
+from kernel_proofs import ROOT, run_proof
 
 CAUSAL = ("seen = ((first + n)[None, :] <= row[:, None])", "seen = ((first + n)[None, :] < row[:, None])")
 HIT = ("cached = (first + n < hit_len)[:, None]", "cached = (first + n < hit_len - 1)[:, None]")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import run_proof
+from kernel_proofs import run_proof
 
 FEWEST = {"interpreter": 70, "sm90": 20, "ascend": 40, "lowered": 18}
 """Checks that a proof has at least: an empty matrix proves nothing."""
