@@ -344,30 +344,32 @@ def chunk_resume_case(dtype: torch.dtype, device: torch.device) -> Case:
     return Case(f"delta chunk resumed {NAMES[dtype]}", run)
 
 
-Matrix = Literal["full", "part", "device"]
+Matrix = Literal["full", "part", "device", "brief"]
 
 
 def all_cases(device: torch.device, *, matrix: Matrix) -> Iterator[Case]:
     """The cases of a proof.
 
     "full": number type x page x window for prefill. "part": one case per number type and per page with and without a
-    window, for a proof that compiles each. "device": head sizes of real models in bf16, for a card.
+    window, for a proof that compiles each. "device": head sizes of real models in bf16, for a card. "brief": every
+    operation once, for a dry run.
     """
     small = matrix != "device"
     few = Heads(kv_heads=2, group=2, head_dim=32) if small else Heads(kv_heads=2, group=4, head_dim=128)
     one = Heads(kv_heads=1, group=2, head_dim=32) if small else few
     for dtype, page, window in _prefills(matrix):
         yield extend_case(dtype, page, window, (0, 33, 80), (18, 9, 1), few, device)
-    for head_dim, group in ((64, 3), (128, 4), (256, 8)):
+    for head_dim, group in () if matrix == "brief" else ((64, 3), (128, 4), (256, 8)):
         wide = Heads(kv_heads=1, group=group, head_dim=head_dim)
         yield extend_case(torch.bfloat16, 64, None, (65, 0), (19, 3), wide, device)
     for dtype, window in HIT_CASES[matrix]:
         yield hit_case(dtype, 64, window, one, device, on_grid=True)
-    if small:
+    if matrix in ("full", "part"):
         yield hit_case(torch.float32, 16, None, one, device, on_grid=False)
     for page, window, dtype in DECODE_CASES[matrix]:
         yield decode_case(dtype, page, window, (1, 70, 700), few, device)
-    yield decode_case(torch.bfloat16, 64, None, (65, 3), Heads(kv_heads=1, group=6, head_dim=256), device)
+    if matrix != "brief":
+        yield decode_case(torch.bfloat16, 64, None, (65, 3), Heads(kv_heads=1, group=6, head_dim=256), device)
     for dtype in (torch.float32, torch.bfloat16) if matrix == "full" else (torch.bfloat16,):
         yield pool_case(dtype, Heads(kv_heads=3, group=1, head_dim=64), device)
         yield conv1d_case(dtype, 96, 4, device)
@@ -376,7 +378,8 @@ def all_cases(device: torch.device, *, matrix: Matrix) -> Iterator[Case]:
     for form in ("token", "chunk"):
         if small:
             yield delta_case(form, torch.float32, 1, 2, 32, device)
-        yield delta_case(form, torch.bfloat16, 2, 2 if small else 8, 64 if small else 128, device)
+        if matrix != "brief":
+            yield delta_case(form, torch.bfloat16, 2, 2 if small else 8, 64 if small else 128, device)
     yield chunk_resume_case(torch.float32, device)
 
 
@@ -384,11 +387,13 @@ HIT_CASES: dict[Matrix, tuple[tuple[torch.dtype, int | None], ...]] = {
     "full": ((torch.float32, None), (torch.float32, 40), (torch.bfloat16, None)),
     "part": ((torch.float32, None), (torch.bfloat16, 40)),
     "device": ((torch.bfloat16, None), (torch.bfloat16, 40)),
+    "brief": ((torch.float32, None),),
 }
 DECODE_CASES: dict[Matrix, tuple[tuple[int, int | None, torch.dtype], ...]] = {
     "full": ((16, None, torch.float16), (64, 24, torch.bfloat16), (48, 550, torch.float32)),
     "part": ((16, 24, torch.float16), (48, 550, torch.float32)),
     "device": ((16, 550, torch.bfloat16), (64, None, torch.bfloat16)),
+    "brief": ((16, 24, torch.float16),),
 }
 
 
@@ -396,6 +401,8 @@ def _prefills(matrix: Matrix) -> Sequence[tuple[torch.dtype, int, int | None]]:
     """(type, page, window)"""
     if matrix == "device":
         return [(torch.bfloat16, page, window) for page in (16, 64) for window in (None, 24)]
+    if matrix == "brief":
+        return [(torch.bfloat16, 16, 24)]
     if matrix == "part":
         return [(torch.float32, 16, None), (torch.float16, 64, 24), (torch.bfloat16, 48, 24)]
     return list(product(NAMES, (16, 48, 64), (None, 24)))
