@@ -206,6 +206,8 @@ def kernels_for(backend: str, device: torch.device) -> Kernels:
 
 def _target(device: torch.device) -> Target:
     if device.type == "cuda":
+        found = torch.cuda.get_device_capability(device)
+        require(found >= (9, 0), f"backend triton: compute capability {found} is below 9.0, whose tiles these are")
         return CUDA_SM90
     if device.type == "npu":
         return ASCEND_A2
