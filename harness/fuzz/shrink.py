@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from harness.cases.format import Case, CaseRequest
 from harness.cases.tokens import Tokens
+from vocabulary.groups import parse_groups
 
 MOST_TRIALS = 1500
 Run = tuple[int, int]
@@ -62,16 +63,20 @@ class Shrinker:
             size //= 2
 
     def _runs(self) -> None:
-        """IDs one needs: whole runs, then halves of them, down to single ones."""
-        size = max((stop - start for start, stop in runs_of(self._best)), default=0)
-        while size >= 1:
+        """IDs one needs: pieces of runs, by powers of two and by whole blocks, large ones first.
+
+        What fails is often a multiple of a block; only whole blocks can then be taken out.
+        """
+        longest = max((stop - start for start, stop in runs_of(self._best)), default=0)
+        blocks = {group.block for group in parse_groups(self._best.groups) if group.block}
+        sizes = {1 << power for power in range(longest.bit_length())} | {longest} | blocks
+        for size in sorted(sizes - {0}, reverse=True):
             for start, stop in runs_of(self._best):
                 high = stop
                 while high - size >= start:
                     # From the end of a run: prompts lose their tails first.
                     self._holds(_without(self._best, high - size, high))
                     high -= size
-            size //= 2
 
     def _extras(self) -> None:
         """Outputs, namespaces, adapters and features one needs."""
