@@ -64,12 +64,15 @@ def configurations() -> tuple[Configuration, ...]:
 
 def _vllm(engine: str, version: str) -> list[Configuration]:
     features = (Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP)
-    chunk, small = {"max_num_batched_tokens": 96}, {"num_gpu_blocks_override": 72, "max_model_len": 512}
+    chunk: dict[str, Any] = {"max_num_batched_tokens": 96}
+    small: dict[str, Any] = {"num_gpu_blocks_override": 72, "max_model_len": 512}
     by_default = version in ("0.23", "0.26")  # dense, and no such option
 
     def variants(interval: int) -> tuple[dict[str, Any], ...]:
         """`interval` must be a multiple of the blocks."""
-        kept = [] if by_default else [{"prefix_cache_retention_interval": value} for value in (None, interval)]
+        kept: list[dict[str, Any]] = (
+            [] if by_default else [{"prefix_cache_retention_interval": value} for value in (None, interval)]
+        )
         return (chunk, *kept, chunk | small, *(chunk | each for each in kept))
 
     def make(name: str, groups: tuple[str, ...], *variants: Mapping[str, Any], **options: Any) -> Configuration:
