@@ -204,7 +204,7 @@ class CellRun:
                 mode=facts.mode,
                 fidelity=facts.fidelity,
                 device=facts.device,
-                law=facts.law,
+                law=judgement.law,
                 emulated=facts.emulated,
                 model=self._cell.model,
                 workload=self._cell.workload.name,
@@ -231,7 +231,7 @@ class CellRun:
                 ),
                 junction=expectation.junction if expectation else None,
                 findings=judgement.findings,
-                native=dict(reply.native),
+                native=dict(reply.native) | ({"law_left": self._judge.left} if self._judge.left else {}),
             )
             self._log.append(record)
             self._kinds.update(finding.kind for finding in judgement.findings)

@@ -16,6 +16,7 @@ from reference_engine.laws.base import Expectation
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Reply, TokenRequest
+from vocabulary.errors import LawDoesNotCover
 from vocabulary.ledger import Cause, Ledger
 
 
@@ -29,6 +30,8 @@ class Judgement:
     ledger: Ledger | None
     """None: the engine showed neither a hit nor a start."""
     findings: tuple[Finding, ...]
+    law: str | None
+    """The law behind the expectation; None: none covers the engine, or it was left on the way (`Judge.left`)."""
 
 
 class Judge:
@@ -37,6 +40,8 @@ class Judge:
     def __init__(self, facts: EngineFacts) -> None:
         self._facts = facts
         self._law = make_law(facts.law, facts.law_options) if facts.law else None
+        self.left: str | None = None
+        """Why the law was left: a request went beyond what it covers, and nothing after it is predicted."""
         self._history = History()
 
     def reset(self) -> None:
@@ -47,19 +52,16 @@ class Judge:
 
     def judge(self, request: TokenRequest, reply: Reply) -> Judgement:
         """Explain one reply; call it once per request, in the order they were sent."""
-        ids = np.asarray(request.ids, np.int32)
+        ids = request.array
         lcp = self._history.lcp(ids, request.namespace)
         elsewhere = self._history.lcp_elsewhere(ids, request.namespace)
         computed = np.asarray(request.ids + reply.output_ids[:-1], np.int32)
         self._history.add(computed, request.namespace)
-        expectation = None
-        if self._law:
-            expectation = self._law.send(request)
-            self._law.finish(request, reply.output_ids)
+        expectation = self._predict(request, reply)
         findings = tuple(_findings(self._facts, request, reply, lcp, expectation))
         start = reply.hit_len if reply.position_start is None else reply.position_start
         if start is None or any(f.kind is FindingKind.OUT_OF_RANGE for f in findings):
-            return Judgement(lcp, expectation, None, findings)
+            return Judgement(lcp, expectation, None, findings, self._facts.law if expectation else None)
         if expectation:
             ledger = expectation.ledger.observed(start)
         else:
@@ -73,7 +75,19 @@ class Judge:
                     (Cause.NO_LAW, start),
                 ],
             )
-        return Judgement(lcp, expectation, ledger, findings)
+        return Judgement(lcp, expectation, ledger, findings, self._facts.law if expectation else None)
+
+    def _predict(self, request: TokenRequest, reply: Reply) -> Expectation | None:
+        if self._law is None:
+            return None
+        try:
+            expectation = self._law.send(request)
+            self._law.finish(request, reply.output_ids)
+        except LawDoesNotCover as error:
+            # Its books are no longer the engine's; until the engine is started anew nothing can be claimed.
+            self._law, self.left = None, str(error)
+            return None
+        return expectation
 
 
 def _findings(

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from adapters.base import EngineSpec
 from adapters.environments import python_for
@@ -19,6 +20,9 @@ from checkpoints import Checkpoint
 from checkpoints.make import ensure
 from vocabulary.engine import Mode
 from vocabulary.errors import EngineUnavailable
+
+settings.register_profile("shared machine", deadline=None)  # absolute times say nothing here
+settings.load_profile("shared machine")
 
 
 @cache

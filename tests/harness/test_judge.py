@@ -73,3 +73,33 @@ def test_moved_chunks_are_found_again_in_a_repeat() -> None:
     assert judged(judge, shorter, 31) == {
         FindingKind.APPROXIMATE: "20 tokens of hit 31 were computed behind another prefix and moved"
     }
+
+
+def test_a_law_is_left_where_a_request_goes_beyond_it() -> None:
+    facts = replace(FACTS, engine="vllm", law="vllm@0.32", law_options={"block_size": 16, "num_gpu_blocks_override": 4})
+    judge = Judge(facts)
+
+    def law_of(ids: Sequence[int]) -> tuple[str | None, set[str]]:
+        request = TokenRequest(request_id="r", ids=tuple(ids))
+        reply = Reply(
+            request_id="r",
+            prompt_len=len(ids),
+            hit_len=0,
+            hit_source="told",
+            position_start=0,
+            position_source="told",
+            output_ids=(999,),
+            first_logprob=None,
+            sent_ns=0,
+            first_token_ns=None,
+            done_ns=0,
+            steps=None,
+        )
+        judgement = judge.judge(request, reply)
+        assert judgement.ledger is not None
+        return judgement.law, {cause.value for cause in judgement.ledger.by_cause()}
+
+    assert law_of(range(20)) == ("vllm@0.32", {"novel"})
+    assert law_of(range(100, 200)) == (None, {"novel"})  # does not fit the pool
+    assert judge.left
+    assert law_of(range(20)) == (None, {"no_law", "last_token"})  # nothing is claimed about what the pool holds now
