@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ def median_ms(call: Callable[[], object], device: torch.device, repeats: int = 2
         call()
         end_mark.record()
     runtime.synchronize()
-    return statistics.median(begin_mark.elapsed_time(end_mark) for begin_mark, end_mark in marks)
+    return float(statistics.median(begin_mark.elapsed_time(end_mark) for begin_mark, end_mark in marks))
 
 
 def ceilings(device: torch.device, sizes: Sizes, repeats: int) -> Ceilings:
@@ -126,7 +127,7 @@ def _calls(kernels: Kernels, device: torch.device, sizes: Sizes) -> Iterator[tup
     for page in (64, 16):
         yield (
             f"extend hit {16 * k} new {4 * k} page {page}",
-            lambda p=page: _extend(kernels, device, sizes, [16 * k], [4 * k], p),
+            partial(_extend, kernels, device, sizes, [16 * k], [4 * k], page),
         )
     short = max(k // 8, 1)
     yield (
@@ -134,7 +135,7 @@ def _calls(kernels: Kernels, device: torch.device, sizes: Sizes) -> Iterator[tup
         lambda: _extend(kernels, device, sizes, [4 * k] * 16, [short] * 16, 64),
     )
     for count, length in ((64, 8 * k), (4, 64 * k)):
-        yield f"decode {count} x {length} page 64", lambda c=count, n=length: _decode(kernels, device, sizes, c, n)
+        yield f"decode {count} x {length} page 64", partial(_decode, kernels, device, sizes, count, length)
     yield f"write {16 * k}", lambda: _write(kernels, device, sizes)
     yield f"copy_blocks {16 * k}", lambda: _copy(kernels, device, sizes)
     yield f"rotary shift {16 * k}", lambda: _shift(kernels, device, sizes)

@@ -49,6 +49,12 @@ class DeltaRows:
         require_rows("states", self.states, states, self.gates)
         require(self.states.is_contiguous(), "delta: states must be contiguous")
 
+    def after(self, row: int) -> DeltaRows:
+        """The rows from `row` on, over the same states."""
+        rows = (each[row:] for each in (self.queries, self.keys, self.values, self.gates, self.betas))
+        queries, keys, values, gates, betas = rows
+        return DeltaRows(queries, keys, values, gates, betas, self.states)
+
     @property
     def sizes(self) -> dict[str, int]:
         """Constants of every kernel of this family."""
@@ -145,12 +151,12 @@ def chunks_of(batch: StateBatch, chunk: int) -> Chunks:
             spans.append((each.first_row + done, stop - done))
             number_behind[stop] = len(spans)
             done = stop
-        for rows, slot in each.stores:
+        for stored, slot in each.stores:
             require(
-                rows in number_behind,
-                f"delta chunk: a state for slot {slot} at position {each.position + rows}, off the grid of {chunk}",
+                stored in number_behind,
+                f"delta chunk: a state for slot {slot} at position {each.position + stored}, off the grid of {chunk}",
             )
-            behind.append(number_behind[rows])
+            behind.append(number_behind[stored])
     device = batch.first_row.device
     first_row, rows = (index_tensor([span[side] for span in spans], device) for side in (0, 1))
     cell = torch.arange(chunk, device=device)
@@ -187,7 +193,7 @@ def delta_chunk_triton(launch: Launch, target: Target, operands: DeltaRows, batc
     before = torch.empty((chunks.count, heads, key_dim, value_dim), dtype=torch.float32, device=device)
     out = torch.empty(values.shape, dtype=values.dtype, device=device)
     rows = {"chunk_row_ptr": chunks.first_row, "chunk_rows_ptr": chunks.rows}
-    shape = {**sizes, "CHUNK": chunk, "COLUMNS": columns, "PRECISION": target.state_precision}
+    shape: dict[str, int | str] = {**sizes, "CHUNK": chunk, "COLUMNS": columns, "PRECISION": target.state_precision}
     key_stride = {"KEY_STRIDE": operands.keys.stride(0)}
     launch(
         delta_prepare_kernel,

@@ -48,6 +48,12 @@ def index_tensor(
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
 
 
+def split_heads(packed: Tensor, kv_heads: int, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, as views, of a packed projection `[n, kv_heads * (group + 2), head_dim]`."""
+    heads = kv_heads * group
+    return packed[:, :heads], packed[:, heads : heads + kv_heads], packed[:, heads + kv_heads :]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerPool:
     """One layer's keys and values."""

@@ -97,10 +97,7 @@ def operands(rows: int, states: int) -> DeltaRows:
 def test_a_restored_state_replays_the_rest() -> None:
     whole = operands(20, 3)
     cold = KERNELS.delta_token(whole, StateBatch.of([StateSequence(0, 20, 0, None, ((12, 1), (20, 0)))], CPU))
-    rest = DeltaRows(
-        whole.queries[12:], whole.keys[12:], whole.values[12:], whole.gates[12:], whole.betas[12:], whole.states
-    )
-    warm = KERNELS.delta_token(rest, StateBatch.of([StateSequence(0, 8, 12, 1, ((8, 2),))], CPU))
+    warm = KERNELS.delta_token(whole.after(12), StateBatch.of([StateSequence(0, 8, 12, 1, ((8, 2),))], CPU))
     assert torch.equal(warm, cold[12:])
     assert torch.equal(whole.states[2], whole.states[0])
 

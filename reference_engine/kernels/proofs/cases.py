@@ -27,6 +27,7 @@ from reference_engine.kernels.shapes import (
     StateBatch,
     StateSequence,
     index_tensor,
+    split_heads,
 )
 
 TOLERANCE = {torch.float32: 3e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -148,7 +149,7 @@ def extend_case(
         )
         # One packed projection, as an engine has it: queries, keys and values are views with its row stride.
         packed = make.normal(sum(counts), heads.kv_heads * (heads.group + 2), heads.head_dim)
-        queries, keys, values = packed.split([heads.kv_heads * heads.group, heads.kv_heads, heads.kv_heads], dim=1)
+        queries, keys, values = split_heads(packed, heads.kv_heads, heads.group)
         before = layer.keys.clone(), layer.values.clone()
         scale = heads.head_dim**-0.5
         got = kernels.extend(queries, keys, values, layer, batch, scale, window)
@@ -173,7 +174,7 @@ def hit_case(
         hit = 2 * grid if on_grid else grid + 5
         length = hit + grid + 7
         packed = make.normal(length, heads.kv_heads * (heads.group + 2), heads.head_dim)
-        parts = packed.split([heads.kv_heads * heads.group, heads.kv_heads, heads.kv_heads], dim=1)
+        parts = split_heads(packed, heads.kv_heads, heads.group)
         tables, total = make.blocks([-(-hit // page)])
         pool = torch.full((total * page, heads.kv_heads, heads.head_dim), torch.nan, device=device, dtype=dtype)
         layer = LayerPool(keys=pool, values=pool.clone(), page=page)
@@ -182,7 +183,8 @@ def hit_case(
         scale, cold_batch = heads.head_dim**-0.5, ExtendBatch.of([ExtendSequence(0, length, 0, ())], page, device)
         cold = kernels.extend(*parts, layer, cold_batch, scale, window)[hit:]
         warm_batch = ExtendBatch.of([ExtendSequence(0, length - hit, hit, tables[0])], page, device)
-        warm = kernels.extend(*(part[hit:] for part in parts), layer, warm_batch, scale, window)
+        rest = parts[0][hit:], parts[1][hit:], parts[2][hit:]
+        warm = kernels.extend(*rest, layer, warm_batch, scale, window)
         found = compare("warm against cold", warm, cold, 0.0 if on_grid else TOLERANCE[dtype])
         if on_grid or dtype is not torch.float32:
             return [found]
@@ -224,7 +226,7 @@ def pool_case(dtype: torch.dtype, heads: Heads, device: torch.device) -> Case:
         pools = [make.normal(layers, blocks * page, heads.kv_heads, heads.head_dim) for _ in range(2)]
         expected = [pool.clone() for pool in pools]
         packed = make.normal(7, 2 * heads.kv_heads, heads.head_dim)
-        keys, values = packed.split(heads.kv_heads, dim=1)
+        keys, values = packed[:, : heads.kv_heads], packed[:, heads.kv_heads :]
         slots, pairs = index_tensor([5, 63, 0, 17, 33, 2, 79], device), ((0, 3), (2, 4), (0, 1))
         sides: list[tuple[Kernels, list[Tensor]]] = [(kernels, pools), (TorchKernels(), expected)]
         for each, (key_pool, value_pool) in sides:
@@ -328,18 +330,19 @@ def chunk_resume_case(dtype: torch.dtype, device: torch.device) -> Case:
     def run(kernels: TritonKernels) -> list[Comparison]:
         make, dim, hit = Operands(device, dtype), 32, 2 * kernels.target.delta_chunk
         length = hit + kernels.target.delta_chunk + 3
-        parts = (
-            normalize(make.normal(length, 1, dim, dtype=torch.float32), dim=-1).to(dtype),
-            normalize(make.normal(length, 1, dim, dtype=torch.float32), dim=-1).to(dtype),
-            make.normal(length, 2, dim),
-            -0.3 * make.uniform(length, 2),
-            make.uniform(length, 2),
+        all_rows = DeltaRows(
+            queries=normalize(make.normal(length, 1, dim, dtype=torch.float32), dim=-1).to(dtype),
+            keys=normalize(make.normal(length, 1, dim, dtype=torch.float32), dim=-1).to(dtype),
+            values=make.normal(length, 2, dim),
+            gates=-0.3 * make.uniform(length, 2),
+            betas=make.uniform(length, 2),
+            states=torch.zeros(3, 2, dim, dim, device=device),
         )
-        states = torch.zeros(3, 2, dim, dim, device=device)
         whole = StateSequence(0, length, 0, None, ((hit, 0), (length, 1)))
-        cold = kernels.delta_chunk(DeltaRows(*parts, states), StateBatch.of([whole], device))[hit:]
+        cold = kernels.delta_chunk(all_rows, StateBatch.of([whole], device))[hit:]
         rest = StateSequence(0, length - hit, hit, 0, ((length - hit, 2),))
-        warm = kernels.delta_chunk(DeltaRows(*(part[hit:] for part in parts), states), StateBatch.of([rest], device))
+        warm = kernels.delta_chunk(all_rows.after(hit), StateBatch.of([rest], device))
+        states = all_rows.states
         return [compare("warm against cold", warm, cold, 0.0), compare("end state", states[2], states[1], 0.0)]
 
     return Case(f"delta chunk resumed {NAMES[dtype]}", run)

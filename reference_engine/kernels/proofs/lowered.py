@@ -75,11 +75,8 @@ class ExecuteLowered:
             self._built[key] = self._build(kernel, signature, constants, len(self._built))
         function = self._built[key]
         values = [_memref(None), _memref(None)]  # lock and workspace, unused by these kernels
-        values += [
-            _memref(arguments[name]) if isinstance(arguments[name], Tensor) else [_scalar(arguments[name])]
-            for name in signature
-            if name in arguments
-        ]
+        given = [arguments[name] for name in signature if name in arguments]
+        values += [_memref(each) if isinstance(each, Tensor) else [_scalar(each)] for each in given]
         flat = [part for value in values for part in value]
         for program in range(programs):
             function(*flat, *(ctypes.c_int32(each) for each in (programs, 1, 1, program, 0, 0)))
@@ -128,8 +125,7 @@ def _memref(tensor: Tensor | None) -> list[Any]:
     return [pointer, pointer, ctypes.c_int64(0), ctypes.c_int64(size), ctypes.c_int64(1)]
 
 
-def _scalar(value: Tensor | int | float) -> Any:
-    assert not isinstance(value, Tensor)
+def _scalar(value: int | float) -> Any:
     return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int32(value)
 
 

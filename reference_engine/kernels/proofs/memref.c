@@ -25,9 +25,12 @@ void memrefCopy(int64_t element_bytes, struct unranked *from, struct unranked *t
                    (const char *)source[1] + source[2] * element_bytes, (char *)target[1] + target[2] * element_bytes);
 }
 
-/* bf16 as integers: LLVM names this helper where the CPU has no instruction for it. */
-uint16_t __truncsfbf2(float value) {
+/* fp32 to bf16, which LLVM calls where the CPU has no instruction for it. A bf16 is returned in the low half of a
+   floating-point register (x86-64 and AArch64 alike); compilers without the type say that with a float. */
+float __truncsfbf2(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    memcpy(&value, &bits, 4);
+    return value;
 }

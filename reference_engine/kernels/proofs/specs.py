@@ -24,6 +24,7 @@ from reference_engine.kernels.shapes import (
     StateBatch,
     StateSequence,
     index_tensor,
+    split_heads,
 )
 from reference_engine.kernels.targets import Target
 
@@ -122,7 +123,7 @@ def _layer(kv_heads: int, head_dim: int, page: int) -> LayerPool:
 def _extend(kernels: TritonKernels, head_dim: int, kv_heads: int, group: int, page: int, window: int | None) -> None:
     batch = ExtendBatch.of([ExtendSequence(0, 128, page, tuple(range(16)))], page, META)
     packed = _meta(128, kv_heads * (group + 2), head_dim)
-    queries, keys, values = packed.split([kv_heads * group, kv_heads, kv_heads], dim=1)
+    queries, keys, values = split_heads(packed, kv_heads, group)
     kernels.extend(queries, keys, values, _layer(kv_heads, head_dim, page), batch, head_dim**-0.5, window)
 
 

@@ -90,6 +90,9 @@ def conv_state_kernel(
                 back = done + j - (WIDTH - 1)
                 here = (column < CHANNELS) & (back >= 0)
                 before = (column < CHANNELS) & ((back < 0) & (has_state > 0))
-                fresh = tl.load(row_ptr + (row0 + back) * STRIDE + column, mask=here, other=0.0)
-                kept = tl.load(state_ptr + read + (back + WIDTH - 1) * CHANNELS + column, mask=before, other=0.0)
+                # One of the two is zero; in fp32, because neither device adds bf16 vectors.
+                fresh = tl.load(row_ptr + (row0 + back) * STRIDE + column, mask=here, other=0.0).to(tl.float32)
+                kept = tl.load(state_ptr + read + (back + WIDTH - 1) * CHANNELS + column, mask=before, other=0.0).to(
+                    tl.float32
+                )
                 tl.store(state_ptr + write + j * CHANNELS + column, (fresh + kept).to(state_ptr.dtype.element_ty))
