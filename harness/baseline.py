@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.compare.comparison import Comparison, compare
 from harness.compare.likeness import Subject
@@ -88,10 +89,10 @@ def _write(folder: Path, cell: CellManifest, requests: Sequence[RequestRecord]) 
 
 
 def _timeless(request: RequestRecord) -> RequestRecord:
-    gone = {"sent_ns": 0, "total_ns": 0, "ttft_ns": None, "first_logprob": None, "native": {}}
+    gone: dict[str, Any] = {"sent_ns": 0, "total_ns": 0, "ttft_ns": None, "first_logprob": None, "native": {}}
     return request.model_copy(update=gone)
 
 
 def _run_manifest(manifest: RunManifest, cells: Sequence[CellManifest]) -> RunManifest:
-    gone = {"machine": {}, "started": "", "configuration": {"name": manifest.experiment}}
+    gone: dict[str, Any] = {"machine": {}, "started": "", "configuration": {"name": manifest.experiment}}
     return manifest.model_copy(update=gone | {"cells": tuple(cell.cell for cell in cells)})
