@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from adapters.registry import default_version
+from adapters.requirements import requirements_for
 from reference_engine.kernels.delta import DeltaRows, chunks_of
 from reference_engine.kernels.interface import TorchKernels, TritonKernels, kernels_for
 from reference_engine.kernels.proofs.specs import Recorder
@@ -169,3 +171,11 @@ def test_hits_on_the_grid_are_what_pages_allow() -> None:
     assert TritonKernels(CUDA_SM90).hit_grid(128, 16) == 64
     assert TritonKernels(ASCEND_A2).hit_grid(128, 16) == 16
     assert TritonKernels(ASCEND_A2).hit_grid(128, 528) == 16
+
+
+def test_compilers_have_environments_of_their_own() -> None:
+    ascend = requirements_for("kernels-ascend", default_version("kernels-ascend"), "cpu")
+    assert ascend is not None and ascend.base is not None
+    assert ascend.base.engine == "kernels-cuda" and ascend.base.version == default_version("kernels-cuda")
+    with pytest.raises(UsageError, match="unknown engine"):
+        default_version("kernels-rocm")
