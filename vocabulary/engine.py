@@ -84,7 +84,7 @@ class TokenRequest:
         if self._array is None:
             import numpy as np  # workers of other engines read this module in environments of their own
 
-            made = np.asarray(self.ids, np.int32)
+            made = np.fromiter(self.ids, np.int32, len(self.ids))
             made.flags.writeable = False
             object.__setattr__(self, "_array", made)
         assert self._array is not None

@@ -75,7 +75,7 @@ class Lease:
         self.request, self.expectation = request, expectation
         capacity = request.prompt_len + request.max_tokens
         self.ids: Ids = np.empty(capacity, np.int32)
-        self.ids[: request.prompt_len] = request.ids if ids is None else ids
+        self.ids[: request.prompt_len] = request.array if ids is None else ids
         self.length = request.prompt_len
         """Tokens so far: prompt and generated."""
         self.computed_len = expectation.position_start

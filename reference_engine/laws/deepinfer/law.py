@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from reference_engine.laws.base import Expectation, Ids, Law, Lease
 from reference_engine.laws.deepinfer.blocks import Blocks
 from reference_engine.laws.deepinfer.replay import (
@@ -187,7 +185,7 @@ class DeepInfer(Law):
         if Feature.PROMPT_LOGPROBS in lease.request.features | request.features:
             raise RequestRefused(f"{self.id}: request {name}: no fork with prompt log-probabilities")
         reuse = min(lease.computed_len, request.prompt_len - 1)
-        ids: Ids = np.asarray(request.ids[:reuse], np.int32)
+        ids: Ids = request.array[:reuse]
         if (same := common_prefix(ids, lease.ids[:reuse])) < reuse:
             raise RequestRefused(
                 f"{self.id}: request {name}: a fork begins with its parent's tokens; position {same} differs from "
@@ -221,7 +219,7 @@ class DeepInfer(Law):
 
     def _expectation(self, request: TokenRequest, found: int, start: int) -> Expectation:
         length = request.prompt_len
-        lcp = max(self.history.lcp(np.asarray(request.ids, np.int32)), found)
+        lcp = max(self.history.lcp(request.array), found)
         ledger = Ledger.waterfall(
             length,
             [

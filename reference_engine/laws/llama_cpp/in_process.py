@@ -88,7 +88,7 @@ class LlamaCppPython(Law):
 
     def admit(self, request: TokenRequest) -> Lease:
         """Cut the context back to what the prompt shares with it."""
-        ids = np.asarray(request.ids, np.int32)
+        ids = request.array
         if self._lease is not None:
             raise PoolExhausted("the context is busy")
         if self.options.n_ctx is not None and len(ids) + request.max_tokens > self.options.n_ctx:

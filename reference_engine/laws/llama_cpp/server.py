@@ -159,7 +159,7 @@ class LlamaCppServer(Law):
 
     def admit(self, request: TokenRequest) -> Lease:
         """Choose a slot, exchange its content, and cut its sequence back to what the prompt can use of it."""
-        ids = np.asarray(request.ids, np.int32)
+        ids = request.array
         if len(ids) + request.max_tokens > self._cells:
             raise PoolExhausted(f"{len(ids)} + {request.max_tokens} tokens do not fit a slot of {self._cells}")
         choice = self.set.choose(ids)

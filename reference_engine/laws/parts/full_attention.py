@@ -17,7 +17,7 @@ def expectation(history: History, request: TokenRequest, granule: int, hit: int,
 
     `looked_up` is false where a flag or a request feature kept the engine from looking.
     """
-    ids, length = np.asarray(request.ids, np.int32), request.prompt_len
+    ids, length = request.array, request.prompt_len
     lcp = history.lcp(ids, request.namespace)
     cap = min(lcp, length - 1)
     ledger = Ledger.waterfall(

@@ -38,8 +38,6 @@ from vocabulary.engine import Feature, TokenRequest
 
 CLIP_NEW_TOKENS = 4096
 """Output tokens that admission reserves at most."""
-KEPT_ARRAYS = 16
-"""Prompts whose arrays are kept for another send of the same tuple."""
 RESERVED_TOKENS = 6
 """Tokens of the pool that no request may count on."""
 WAITING_REFRESH = 32
@@ -62,13 +60,12 @@ class SglangLaw(Law):
         self.history, self.published = History(), History()
         self._leases: set[Lease] = set()
         self._schedulings = 0
-        self._arrays: dict[int, tuple[tuple[int, ...], Ids]] = {}
 
     # Admission
 
     def admit(self, request: TokenRequest) -> Lease:
         """Look up, lock the path, take what the first step needs (all of the prompt for the reference engine)."""
-        ids = self._ids(request)
+        ids = request.array
         self._refresh_waiting(ids, request.namespace)
         limit = len(ids) - 1
         if Feature.PROMPT_LOGPROBS in request.features:
@@ -109,7 +106,7 @@ class SglangLaw(Law):
 
     def matched(self, request: TokenRequest) -> int:
         """Tokens of the whole prompt that every layer group could resume after; counts as a use."""
-        node, hit = self._usable(self.tree.match(keyed(self._ids(request), self.config), request.namespace))
+        node, hit = self._usable(self.tree.match(keyed(request.array, self.config), request.namespace))
         self._use(node)
         return hit
 
@@ -425,16 +422,6 @@ class SglangLaw(Law):
         )
         self.pools.states.check_integrity(np.array([*states, *own], np.int64))
         assert self._leases or not any(node.locked for node in nodes), "path locked by nobody"
-
-    def _ids(self, request: TokenRequest) -> Ids:
-        """The prompt as an array; making one of a tuple takes many times longer than the lookup, so some are kept."""
-        known = self._arrays.get(id(request.ids))
-        if known is None or known[0] is not request.ids:
-            known = request.ids, np.fromiter(request.ids, np.int32, request.prompt_len)
-            while len(self._arrays) >= KEPT_ARRAYS:
-                del self._arrays[next(iter(self._arrays))]
-            self._arrays[id(request.ids)] = known
-        return known[1]
 
     def _map(self, lease: Lease, held: Held, start: int) -> None:
         """Slots of the positions from `start` on that have a page; only the reference engine reads them."""

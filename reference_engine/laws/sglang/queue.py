@@ -82,7 +82,7 @@ def longest_first(law: SglangLaw, waiting: Sequence[TokenRequest]) -> list[Token
     """The order of `lpm`: longest match first, those held back last, equal ones as they came."""
     others, keys = History(), {}
     for request in waiting:
-        ids, matched = np.asarray(request.ids, np.int32), law.matched(request)
+        ids, matched = request.array, law.matched(request)
         held_back = matched <= CHECK_THRESHOLD and others.lcp(ids, request.namespace) >= HOLD_BACK_THRESHOLD
         if matched <= CHECK_THRESHOLD and not held_back:
             others.add(ids, request.namespace)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
-
 from reference_engine.laws.base import Ids, Lease
 from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import Feature, TokenRequest
@@ -64,7 +62,7 @@ class Published:
 
         `unpublished` is the cause of tokens whose request is over and that never became findable.
         """
-        ids, scope = np.asarray(request.ids, np.int32), scope_of(request)
+        ids, scope = request.array, scope_of(request)
         running = max(
             (common_prefix(e.ids[: e.computed_len], ids) for e in self._live if scope_of(e.request) == scope), default=0
         )

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from reference_engine.laws.base import Expectation, Law, Lease
 from reference_engine.laws.tensorrt_llm.published import Published, scope_of
 from reference_engine.laws.tensorrt_llm.v1_tree import Block, Walk, WindowTree
@@ -56,7 +54,7 @@ class TrtllmV1(Law):
     def admit(self, request: TokenRequest) -> Lease:
         """Search every window's tree, then hold what was found and new blocks for the rest of the prompt."""
         self.published.admitted(self.id, request)
-        ids = np.asarray(request.ids, np.int32)
+        ids = request.array
         limit = request.prompt_len - 1 if self.enabled else 0
         walks = {text: tree.walk(scope_of(request), ids[:limit]) for text, tree in self.trees.items()}
         lease = Lease(request, self._expectation(request, walks))
@@ -111,7 +109,7 @@ class TrtllmV1(Law):
 
     def findable_blocks(self, request: TokenRequest, text: str) -> tuple[Block, ...]:
         """Leading full blocks of the whole prompt that one window's tree holds; holds none of them."""
-        return self.trees[text].walk(scope_of(request), np.asarray(request.ids, np.int32)).path
+        return self.trees[text].walk(scope_of(request), request.array).path
 
     def _store(self, lease: Lease, end: int, texts: list[str]) -> None:
         outgrown = self.cyclic and self.least_window is not None and lease.length > self.least_window

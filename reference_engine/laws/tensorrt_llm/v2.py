@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from reference_engine.laws.base import Expectation, Law, Lease
 from reference_engine.laws.tensorrt_llm.published import Published, scope_of
 from reference_engine.laws.tensorrt_llm.v2_tree import AttentionCycle, RadixTree, TreeBlock
@@ -206,7 +204,7 @@ class TrtllmV2(Law):
     def _look_up(self, request: TokenRequest) -> tuple[Expectation, tuple[TreeBlock, ...]]:
         settings, tree = self.settings, self.tree
         limit = request.prompt_len - 1 if settings.enable_block_reuse else 0
-        ids = np.asarray(request.ids[:limit], np.int32)
+        ids = request.array[:limit]
         raw, reachable = tree.match(scope_of(request), ids, partial=settings.enable_partial_reuse)
         backed_off = tree.cut(raw, max(raw.tokens - settings.reuse_match_backoff, 0))
         everything = tuple(self._cycle.values())

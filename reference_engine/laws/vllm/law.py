@@ -72,7 +72,7 @@ class VllmLaw(Law):
             raise LawDoesNotCover(
                 f"{self.id} refuses {request.prompt_len} + {request.max_tokens} tokens: max_model_len = {plan.context}"
             )
-        ids = np.fromiter(request.ids, np.int32, len(request.ids))
+        ids = request.array
         space = self._space(request)
         keys = self._keys(ids, space)
         looked_up = plan.caching and not SKIPS.intersection(request.features)
