@@ -203,7 +203,7 @@ def test_unsupported_python_is_named(folder: Path) -> None:
 
 
 def test_missing_compiler_is_named_before_building(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "environment.toml").write_text('[cpu]\nsource_builds = ["other"]\n')
+    (folder / "environment.toml").write_text('[cpu]\nsource_builds = ["other"]\ncmake_args = "-DX=ON"\n')
     (folder / "requirements-cpu.txt").write_text("other==2\n")
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CXX", raising=False)
