@@ -1,1 +1,1 @@
-"""Compilers for the proofs of the reference engine's kernels, CUDA side: Triton beside a CPU build of torch. No engine."""
+"""Compilers for the proofs of the reference engine's kernels, CUDA side: Triton beside a CPU build of torch."""
