@@ -1,4 +1,4 @@
-# make quickstart | engines | kernels-check | test | lint | fuzz | bench     (README.md explains each)
+# make quickstart | engines | kernels-check | test | lint | fuzz | regress | bench     (README.md explains each)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ VLLM_LOOKUPS := 0.23.0 0.26.0 0.30.0 0.32.0 0.33.0
 ASCEND_LOOKUPS := 0.23.0 0.26.0rc1 0.30.0rc2
 
 .DEFAULT_GOAL := quickstart
-.PHONY: quickstart engines kernels-check test lint format fuzz bench clean
+.PHONY: quickstart engines kernels-check test lint format fuzz regress bench clean
 
 # The environment is rebuilt when a requirements file changes; a half-made one has no stamp and is made again.
 $(VENV)/ready: requirements.txt requirements-model.txt pyproject.toml
