@@ -2,7 +2,7 @@
 # # Why 0 % here?
 #
 # One prompt of 3,072 tokens, sent three times to a hybrid model in blocks of 1,536 (full attention and a recurrent
-# state). Four releases, four answers: the block, the cap of the last token, the drafter's drop, and where a state exists.
+# state). Four releases, four answers: the block, the cap of the last token, the drafter's drop, where a state exists.
 # Only laws are asked; nothing is started. Open it with jupytext, or run it: `python notebooks/why_zero.py`.
 
 # %%
@@ -46,7 +46,7 @@ print(pd.DataFrame(rows).to_string(index=False))
 
 # %% [markdown]
 # The last token has to be computed, so 3,072 tokens may reuse 3,071 at most: one block. The state of 3,072 lies behind
-# that cap. A release that keeps no state at 1,536 answers 0, one that notes the junction answers 1,536 at the third send.
+# that cap. A release that keeps no state at 1,536 answers 0, one that notes the junction 1,536 at the third send.
 # Where could a sibling of a cached prompt of 4,000 tokens resume?
 
 # %%
