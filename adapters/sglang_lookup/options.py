@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field
 
 from adapters.base import Options
+from adapters.lookup_engine import Groups
 from vocabulary.errors import UsageError
 from vocabulary.groups import parse_groups
 
@@ -16,7 +15,7 @@ from vocabulary.groups import parse_groups
 class SglangLookupOptions(Options):
     """Only what is set reaches SGLang; defaults are the worker's (`inside/`) and SGLang's."""
 
-    groups: tuple[str, ...] = ("full",)
+    groups: Groups = ("full",)
     """Layer groups: full, full with swa, full with gdn; a block named here is the page size."""
     page_size: int | None = Field(default=None, ge=1)
     """None: what the groups name, else 1."""
@@ -38,17 +37,6 @@ class SglangLookupOptions(Options):
     disable_radix_cache: bool | None = None
     schedule_policy: str | None = None
 
-    @field_validator("groups")
-    @classmethod
-    def _groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("at least one layer group is needed")
-        try:
-            parse_groups(value)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        return value
-
     def given(self) -> dict[str, Any]:
         """What was set, with the page size in one place and the groups without it."""
         fields = {name: value for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
@@ -61,16 +49,3 @@ class SglangLookupOptions(Options):
         if sizes:
             fields["page_size"] = sizes.pop()
         return fields | {"groups": list(self.groups)}
-
-
-def checked(options: Mapping[str, Any]) -> SglangLookupOptions:
-    """Options from a mapping; UsageError names the wrong one and the nearest known name."""
-    try:
-        return SglangLookupOptions.model_validate(dict(options))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        known = SglangLookupOptions.model_fields
-        near = difflib.get_close_matches(name, known, n=1) if first["type"] == "extra_forbidden" else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"lookup option {name!r}: {first['msg']}{hint}") from None

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import EngineSpec
+from adapters.lookup_engine import checked
 from adapters.vllm_lookup.lookup import VllmLookup
-from adapters.vllm_lookup.options import VllmLookupOptions, checked
+from adapters.vllm_lookup.options import VllmLookupOptions
 from vocabulary.engine import Mode
 from vocabulary.errors import UsageError
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from adapters import torchvision_shim
 from adapters.base import EngineSpec, Options
 from adapters.environments import python_for
-from adapters.vllm_lookup.options import VllmLookupOptions, checked, law_options_of
-from adapters.worker import Worker, facts_from
-from reference_engine.laws.registry import LAWS, make_law
-from vocabulary.engine import EngineFacts, Fidelity, Mode, Reply, TokenRequest
-from vocabulary.errors import EngineFailed, LawDoesNotCover, RequestRefused, UsageError
+from adapters.lookup_engine import LookupEngine, checked, covered
+from adapters.vllm_lookup.options import VllmLookupOptions, law_options_of
+from adapters.worker import Worker
+from reference_engine.laws.registry import LAWS
+from vocabulary.engine import EngineFacts, Mode
+from vocabulary.errors import RequestRefused, UsageError
 
 INSIDE = Path(__file__).parent / "inside"
 VERSIONS = {"0.23": "0.23.0", "0.26": "0.26.0", "0.30": "0.30.0", "0.32": "0.32.0", "0.33": "0.33.0"}
@@ -47,14 +45,14 @@ def open_vllm(version: str, options: Mapping[str, Any], folder: Path) -> VllmLoo
     return VllmLookup("vllm", spec, folder)
 
 
-class VllmLookup:
-    """`adapters.lookup.Lookup` and `vocabulary.engine.Engine` over one worker."""
+class VllmLookup(LookupEngine):
+    """One release of vLLM, or of vLLM-Ascend over it."""
 
     def __init__(self, system: str, spec: EngineSpec, folder: Path, *, boot: Path | None = None) -> None:
         """`system` names the laws ("vllm"); `boot` is a script that the worker runs before it uses vLLM."""
-        self._system, self._spec = system, spec
+        self._system = system
         arguments = {"options": _given(spec.options), "boot": None if boot is None else str(boot)}
-        self._worker = Worker(
+        worker = Worker(
             spec.engine,
             [str(python_for(spec)), str(INSIDE / "lookup_worker.py"), json.dumps(arguments)],
             folder=folder,
@@ -62,8 +60,9 @@ class VllmLookup:
             start_timeout_s=max(START_TIMEOUT_S, spec.start_timeout_s),
             request_timeout_s=max(REQUEST_TIMEOUT_S, spec.request_timeout_s),
         )
+        super().__init__(worker, spec)
         try:
-            self.facts = self._complete(self._worker.facts, _given(spec.options))
+            self.facts = self._facts(worker.facts, _given(spec.options))
         except BaseException:
             self._worker.close()
             raise
@@ -75,63 +74,10 @@ class VllmLookup:
             answer = self._worker.exchange({"op": "configure", "options": given})
         except RequestRefused as error:
             raise UsageError(str(error)) from None
-        self.facts = self._complete(answer["facts"], given)
+        self.facts = self._facts(answer["facts"], given)
 
-    def send(self, request: TokenRequest, outputs: Sequence[int] = ()) -> Reply:
-        """Serve one request to its end."""
-        return self._send([request], [outputs])[0]
-
-    def send_together(self, requests: Sequence[TokenRequest]) -> list[Reply]:
-        """Submit all before the first scheduler step."""
-        return self._send(requests, [()] * len(requests))
-
-    def reset(self) -> bool:
-        """Empty the cache."""
-        return self._worker.reset()
-
-    def close(self) -> None:
-        """End the worker."""
-        self._worker.close()
-
-    def _send(self, requests: Sequence[TokenRequest], outputs: Sequence[Sequence[int]]) -> list[Reply]:
-        message = {
-            "op": "send",
-            "requests": [
-                {
-                    "request_id": request.request_id,
-                    # A prompt of thousands of IDs takes longer as JSON numbers than the lookup does.
-                    "ids": base64.b64encode(np.asarray(request.ids, "<u4").tobytes()).decode(),
-                    "outputs": [int(each) for each in generated],
-                    "max_tokens": request.max_tokens,
-                    "namespace": request.namespace,
-                    "lora": request.lora,
-                    "features": sorted(request.features),
-                }
-                for request, generated in zip(requests, outputs, strict=True)
-            ],
-        }
-        return self._worker.replies(message, requests)
-
-    def _complete(self, raw: Mapping[str, Any], given: Mapping[str, Any]) -> EngineFacts:
-        engine, version = self._spec.engine, self._spec.version
-        if raw["version"] != version:
-            raise EngineFailed(f"{engine} {version}: the worker runs version {raw['version']}")
-        notes = ["the engine's own scheduler and cache code; no model ran"]
-        law: str | None = None
-        law_options: dict[str, Any] = {}
-        try:
-            law, law_options = law_of(self._system, version, given, raw["options"])
-        except LawDoesNotCover as error:
-            notes.append(str(error))
-        return facts_from(
-            raw,
-            engine=engine,
-            mode=Mode.WORKER,
-            fidelity=Fidelity.LOOKUP,
-            notes=notes,
-            law=law,
-            law_options=law_options,
-        )
+    def _facts(self, raw: Mapping[str, Any], given: Mapping[str, Any]) -> EngineFacts:
+        return self._complete(raw, lambda resolved: law_of(self._system, self._spec.version, given, resolved))
 
 
 def law_of(
@@ -139,14 +85,7 @@ def law_of(
 ) -> tuple[str, dict[str, Any]]:
     """Law id and options of a configuration; LawDoesNotCover with the reason where there is none."""
     law = f"{system}@{'.'.join(version.split('.')[:2])}"
-    if law not in LAWS:
-        raise LawDoesNotCover(f"no law {law}")
-    options = law_options_of(given, resolved, LAWS[law].options)
-    try:
-        make_law(law, options)
-    except UsageError as error:  # an option that the law does not read
-        raise LawDoesNotCover(str(error)) from None
-    return law, options
+    return covered(law, lambda: law_options_of(given, resolved, LAWS[law].options))
 
 
 def _given(options: Options) -> dict[str, Any]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field
 
 from adapters.base import Options
-from vocabulary.errors import UsageError
-from vocabulary.groups import parse_groups
+from adapters.lookup_engine import Groups
 
 NOT_OF_THE_RULE = ("max_num_seqs", "max_model_len", "prefix_caching_hash_algo")
 """Options that change no hit of requests sent one by one: no reason for a law to refuse."""
 RESOLVED = ("block_size", "max_num_batched_tokens", "max_model_len", "max_num_seqs", "enable_prefix_caching")
 
-O = TypeVar("O", bound=Options)  # noqa: E741
-
 
 class VllmLookupOptions(Options):
     """Only what is set reaches vLLM; defaults are the worker's (`inside/lookup_config.py`) and vLLM's."""
 
-    groups: tuple[str, ...] = ("full",)
+    groups: Groups = ("full",)
     """Layer groups; a block left out is `block_size`."""
     block_size: int = Field(default=16, gt=0)
     max_num_batched_tokens: int = Field(default=8192, gt=0)
@@ -47,29 +43,6 @@ class VllmLookupOptions(Options):
     num_speculative_tokens: int = Field(default=0, ge=0)
     disable_eagle_block_drop: bool = False
     disable_lookahead_block_hashes: bool = False
-
-    @field_validator("groups")
-    @classmethod
-    def _groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("at least one layer group is needed")
-        try:
-            parse_groups(value)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        return value
-
-
-def checked(kind: type[O], options: Mapping[str, Any]) -> O:
-    """Options from a mapping; UsageError names the wrong one and the nearest known name."""
-    try:
-        return kind.model_validate(dict(options))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        near = difflib.get_close_matches(name, kind.model_fields, n=1) if first["type"] == "extra_forbidden" else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"lookup option {name!r}: {first['msg']}{hint}") from None
 
 
 def law_options_of(given: Mapping[str, Any], resolved: Mapping[str, Any], law_reads: Collection[str]) -> dict[str, Any]:
