@@ -18,13 +18,15 @@ from typing import Any
 from harness.compare.comparison import Comparison, compare
 from harness.compare.likeness import Subject
 from harness.compare.sides import Side
-from harness.records import CellManifest, CellStatus, RequestRecord, Role, RunManifest
+from harness.records import CellManifest, CellStatus, FindingKind, RequestRecord, Role, RunManifest
 from harness.store import CELL_FILE, RUN_FILE, RequestLog, Run, load_run, writable, write_manifest
 from vocabulary.errors import UsageError
 
 BASELINES = Path("results/baselines")
 ABOUT = frozenset({Subject.VERSION, Subject.OPTIONS})
 """A new version or option of the engine is what a baseline is there to judge."""
+OF_THE_RULE = frozenset({FindingKind.UNBACKED, FindingKind.APPROXIMATE})
+"""Findings that belong to a release, such as vLLM 0.23's hits that nothing backs; a baseline keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,9 @@ def accept(run: Run, label: str, folder: Path) -> None:
             why = cell.why or "; ".join(finding.detail for finding in cell.findings) or "invalid"
             raise UsageError(f"{label}, {cell.workload}: no baseline can be made of it: {why}")
     kept = {cell.cell: [r for r in run.requests if r.cell == cell.cell and r.role is Role.PROBE] for cell in cells}
-    if unclear := [r for requests in kept.values() for r in requests if r.findings]:
-        raise UsageError(f"{label}: {unclear[0].request_id} has a finding: {unclear[0].findings[0].detail}")
+    for finding in (f for requests in kept.values() for r in requests for f in r.findings):
+        if finding.kind not in OF_THE_RULE:
+            raise UsageError(f"{label}: no baseline can be made of a run with findings: {finding.detail}")
     fresh = folder.with_name(f".{folder.name}.new")
     with writable(folder):
         shutil.rmtree(fresh, ignore_errors=True)

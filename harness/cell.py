@@ -95,6 +95,10 @@ class CellRun:
         facts = self._engine.facts
         length = min(max(SENTINEL_LEN, 2 * facts.granule + 1), facts.context_len - 1)
         ids = source.fresh(length)
+        # States and windows may need more than two granules; the law knows.
+        while self._judge.would_hit(ids) is False and 2 * length < facts.context_len:
+            length = 2 * length
+            ids = source.fresh(length)
         self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
         warm = self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
         if warm.hit_len is None:

@@ -77,6 +77,18 @@ class Judge:
             )
         return Judgement(lcp, expectation, ledger, findings, self._facts.law if expectation else None)
 
+    def would_hit(self, ids: tuple[int, ...]) -> bool | None:
+        """Whether the law says that these IDs, sent twice to an empty cache, hit the second time; None: no law."""
+        if not self._facts.law:
+            return None
+        law = make_law(self._facts.law, self._facts.law_options)
+        hits = []
+        for name in ("first", "second"):
+            request = TokenRequest(request_id=name, ids=ids)
+            hits.append(law.send(request).hit_len)
+            law.finish(request, ids[:1])
+        return hits[1] > 0
+
     def _predict(self, request: TokenRequest, reply: Reply) -> Expectation | None:
         if self._law is None:
             return None

@@ -64,6 +64,6 @@ def test_accepting_replaces_the_old_one(run: Run, tmp_path: Path) -> None:
 
 def test_nobody_accepts_findings_unseen(tmp_path: Path) -> None:
     forgetful = sample_run(tmp_path / "run", [FORGETFUL], ["changed"])
-    with pytest.raises(UsageError, match=r"finding|no baseline can be made"):
+    with pytest.raises(UsageError, match="no baseline can be made"):
         accepted(forgetful, tmp_path / "baselines")
     assert not list((tmp_path / "baselines").glob("*"))
