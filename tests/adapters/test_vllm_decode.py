@@ -140,7 +140,7 @@ def test_float32_gated_delta_nets_run_in_bfloat16_and_it_is_said(checkpoint_stub
 def test_law_of_what_was_read_back() -> None:
     assert law_for("0.32.0", RESOLVED, ("full",)) == (
         "vllm@0.32",
-        {"block_size": 32, "enable_prefix_caching": True, "num_blocks": 16},
+        {"groups": ["full:32"], "block_size": 32, "enable_prefix_caching": True, "num_blocks": 16},
     )
     law = make_law(*law_for("0.32.0", RESOLVED, ("full",)))
     assert (law.id, law.granule) == ("vllm@0.32", 32)
