@@ -28,6 +28,18 @@ class Derived:
     """Why the engine would not start."""
 
 
+SIZES = (
+    "linear_num_key_heads",
+    "linear_key_head_dim",
+    "linear_num_value_heads",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+"""Keys of config.json that are needed."""
+
+
 def by_release(sizes: HybridBytes, law_ids: list[str], **how: Any) -> list[Derived]:
     """The block of every release named, or of all; keyword arguments as `hybrid_block_size` takes them."""
     found = []
@@ -50,6 +62,11 @@ def shape_of(config: Path, *, tp: int, kv_dtype_bytes: int, recurrent_dtype_byte
     except (OSError, ValueError) as error:
         raise UsageError(f"{config}: cannot be read: {error}") from None
     data = data.get("text_config", data) if isinstance(data, dict) else {}
+    if not isinstance(data, dict):
+        raise UsageError(f"{config}: key 'text_config' is no table; give the sizes as options instead of --config")
+    for name in (*SIZES, "head_dim", "hidden_size"):
+        if (value := data.get(name)) is not None and (not isinstance(value, int) or value < 1):
+            raise UsageError(f"{config}: key {name!r}: {value!r} is no positive whole number")
     try:
         key_dim = data["linear_num_key_heads"] * data["linear_key_head_dim"]
         value_dim = data["linear_num_value_heads"] * data["linear_value_head_dim"]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from vocabulary.engine import Fidelity
-from vocabulary.errors import ExitCode
+from vocabulary.errors import ExitCode, UsageError
 
 PIPE_WIDTH = 120
 PUBLISHED = "published"
@@ -38,6 +38,8 @@ def check(
     cases = find_cases(files)
     if only:
         cases = [placed for placed in cases if only in placed.case.id or only in placed.case.engine]
+        if not cases:
+            raise UsageError(f"--only {only!r}: no case id or engine of {', '.join(files)} holds it")
     checked = check_cases(cases, by)
     for result in checked.cases:
         for answer in result.answers:
@@ -65,4 +67,4 @@ def check(
 def terminal() -> Console:
     """Standard output; a pipe has no width of its own."""
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False) if wide else Console(highlight=False, width=PIPE_WIDTH)
+    return Console(highlight=False, emoji=False, width=None if wide else PIPE_WIDTH)

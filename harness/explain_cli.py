@@ -84,6 +84,8 @@ def _lengths(
     from harness.cases.format import Case
     from harness.explain.sequence import from_lengths, parse_lengths
 
+    if not all(engine.strip() for engine in engines):
+        raise UsageError("--engine '': name a law of `hitparity list laws`, such as vllm@0.32")
     if not engines:
         raise UsageError("--prompt-lengths needs --engine, such as --engine vllm@0.32 (`hitparity list laws`)")
     requests = from_lengths(parse_lengths(text), relation, times)
@@ -96,6 +98,9 @@ def _lengths(
         given |= MTP[system] if mtp else {}
         groups = tuple(given.pop("groups", ("full",)))
         cases.append(Case(id=law_id, source="", engine=law_id, groups=groups, options=given, requests=requests))
+    mistakes = [mistake for one in cases if (mistake := _mistake(one)) is not None]
+    if len(mistakes) == len(cases):  # beside another engine it is told in its row
+        raise mistakes[0]
     return _blocks(cases, levers)
 
 
@@ -107,6 +112,19 @@ def _cases(text: str, engines: list[str], levers: bool) -> list[Block]:
         asked = [placed.case, *(placed.case.model_copy(update={"engine": law_id}) for law_id in engines)]
         blocks += _blocks(asked, levers, title=placed.case.id)
     return blocks
+
+
+def _mistake(case: Case) -> UsageError | None:
+    """What is wrong with an engine or its options; what a law does not cover is an answer and no mistake."""
+    from reference_engine.laws.registry import make_law
+
+    try:
+        make_law(case.engine, {"groups": list(case.groups), **case.options})
+    except LawDoesNotCover:
+        return None
+    except UsageError as error:
+        return error
+    return None
 
 
 def _blocks(cases: list[Case], levers: bool, title: str = "") -> list[Block]:

@@ -81,10 +81,13 @@ def _column(
     from harness.handover_observe import built, observed
     from harness.handover_show import Column
     from reference_engine.laws.deepinfer.law import DeepInfer
+    from reference_engine.laws.registry import LAWS
 
     system, _, version = name.partition("@")
     loaded, numbers, details, remarks = load(system), None, None, list[str]()
     law_id = (version if system == "reference" else name) if version else None
+    if law_id is not None and law_id not in LAWS:
+        raise UsageError(f"{name}: there is no law {law_id!r}; see `hitparity list laws`")
     if case is not None:
         requests = [replace(case.token_request(index), request_id=str(index)) for index in range(len(case.requests))]
         if system == "deepinfer":

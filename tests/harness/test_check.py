@@ -18,7 +18,7 @@ from harness.cases.subjects import LookupSubject
 from harness.cli import app
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Fidelity, Reply, TokenRequest
-from vocabulary.errors import EngineUnavailable, ExitCode
+from vocabulary.errors import EngineUnavailable, ExitCode, UsageError
 
 CASE = {"id": "a", "source": "a test", "engine": "vllm@0.32", "groups": ["full:16"]}
 TWICE = [{"prompt": [[0, 100]]}, {"prompt": [[0, 100]], "hit_len": 96}]
@@ -52,6 +52,12 @@ def test_equal_is_clean_and_counted(tmp_path: Path) -> None:
     result = hitparity("check", written(tmp_path, {**CASE, "requests": TWICE}))
     assert result.exit_code == ExitCode.CLEAN
     assert "2 requests, 0 differ" in result.stdout
+
+
+def test_a_filter_that_leaves_nothing_is_no_pass() -> None:
+    result = hitparity("check", "published", "--only", "no such case")
+    assert isinstance(result.exception, UsageError)
+    assert "--only 'no such case'" in str(result.exception)
 
 
 def test_a_difference_shows_both_ledgers(tmp_path: Path) -> None:

@@ -150,6 +150,9 @@ def test_json_holds_the_same_and_a_refusing_law_is_said() -> None:
         (["--prompt-lengths", "5", "--case", "published"], "give one of"),
         ([], "give one of"),
         (["--case", "published/vllm-ascend-0.23:none"], "no case 'none'"),
+        (["--prompt-lengths", "9,9", "--engine", "foo@1"], "unknown law 'foo@1'"),
+        (["--prompt-lengths", "9,9", "--engine", ""], "name a law"),
+        (["--prompt-lengths", "9,9", "--engine", "vllm@0.32", "--option", "nope=3"], "no option 'nope'"),
     ],
 )
 def test_wrong_usage_is_one_sentence(arguments: list[str], says: str) -> None:
