@@ -84,7 +84,7 @@ def test_a_pool_too_small_for_the_prompt_is_a_sentence(experiment: Path, tmp_pat
     experiment.write_text(EXPERIMENT.replace("matrix =", "options = { num_blocks = 3 }\nmatrix ="), encoding="utf-8")
     done = hitparity("run", experiment, "--results", tmp_path / "r")
     assert done.returncode == 2
-    assert "pages wanted" in done.stderr
+    assert "blocks wanted" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
 
