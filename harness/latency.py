@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from harness.records import RequestRecord, Role
 from harness.statistics import PairedRatio, paired_ratio
-from workloads.families.pairs import COLD, PRIME, WARM, WARM_UP
+from workloads.families.pairs import COLD, WARM, WARM_UP
 
 P99_LEAST = 100
 """Fewer samples have no 99th percentile worth a number."""
@@ -103,11 +103,6 @@ def pairs_of(requests: Iterable[RequestRecord]) -> list[Pair]:
         if request.role is Role.PROBE and kind in (COLD, WARM) and WARM_UP not in name:
             halves.setdefault((request.cell, name), {})[kind] = request
     return [Pair(each[COLD], each[WARM]) for each in halves.values() if len(each) == 2]
-
-
-def primes(requests: Iterable[RequestRecord]) -> int:
-    """Requests that only fill the cache."""
-    return sum(r.role is Role.PROBE and r.label.endswith(f" {PRIME}") for r in requests)
 
 
 def latencies(requests: Iterable[RequestRecord]) -> tuple[list[Latency], list[str]]:

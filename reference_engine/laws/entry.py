@@ -35,16 +35,6 @@ def layer_groups(options: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
     return parse_groups(texts)
 
 
-def only_full(law_id: str, options: Mapping[str, Any]) -> LayerGroup:
-    """The one full-attention group of the laws that cover nothing else; LawDoesNotCover otherwise."""
-    groups = layer_groups(options)
-    if len(groups) != 1 or groups[0].kind != "full":
-        raise LawDoesNotCover(
-            f"{law_id}: no law for layer groups {', '.join(map(str, groups))}, only for full attention"
-        )
-    return groups[0]
-
-
 def positive(options: Mapping[str, Any], key: str, default: int) -> int:
     """A positive whole number."""
     value = options.get(key, default)
