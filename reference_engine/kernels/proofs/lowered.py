@@ -33,6 +33,8 @@ from reference_engine.kernels.targets import ASCEND_A2
 from vocabulary.errors import EngineUnavailable
 
 CHIP = "Ascend910B3"
+# With threads, bishengir-opt 1.2.0 crashes in bufferization in one run of ten (seen on the delta-rule kernels).
+ONE_THREAD = "--mlir-disable-threading"
 PASSES = (
     ("canonicalize", "convert-elementwise-to-linalg", "linalg-generalize-named-ops"),
     # A run of its own: in one run with the passes before, bishengir-opt 1.2.0 crashes in bufferization.
@@ -88,8 +90,8 @@ class ExecuteLowered:
         current.write_text(lowered.linalg)
         for step, passes in enumerate(PASSES, start=1):
             done = stem.with_suffix(f".{step}.mlir")
-            flags = [f"--{each}" for each in passes]
-            _run([tool("bishengir-opt"), current, "--allow-unregistered-dialect", *flags, "-o", done])
+            flags = ["--allow-unregistered-dialect", ONE_THREAD, *(f"--{each}" for each in passes)]
+            _run([tool("bishengir-opt"), current, *flags, "-o", done])
             current = done
         code, library = stem.with_suffix(".o"), stem.with_suffix(".so")
         code.write_bytes(_object_code(current))
