@@ -45,6 +45,8 @@ class EngineSpec:
     """`attach` mode: name of the environment variable that holds the key; the key itself is never stored."""
     start_timeout_s: float = 300.0
     request_timeout_s: float = 300.0
+    stop_timeout_s: float = 20.0
+    """How long the engine may take to end after SIGTERM before it is killed."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Extra environment variables of the engine process."""
 

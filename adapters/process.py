@@ -18,9 +18,21 @@ from adapters.base import EngineSpec
 from vocabulary.errors import EngineUnavailable
 
 TAIL_BYTES = 3000
-STOP_GRACE_S = 20.0
+KILL_WAIT_S = 20.0
+"""How long the kernel may take to end a process that was killed."""
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
+GUARD = """
+read -r _ && exit
+kill -s TERM -- "-$0" || exit
+rounds=0
+while [ $rounds -lt 50 ] && kill -s 0 -- "-$0"; do sleep 0.1; rounds=$((rounds + 1)); done
+kill -s KILL -- "-$0"
+"""
+"""Waits for a line, or for the end of a harness that could not write it (SIGKILL): then it ends the engine's group.
+
+The kernel's own signal at a parent's death reaches one process only, and an engine may ignore it.
+"""
 
 
 def free_port() -> int:
@@ -72,9 +84,10 @@ class EngineProcess:
         log: Path,
         environment: Mapping[str, str],
         pipes: bool = False,
+        stop_timeout_s: float = 20.0,
     ) -> None:
-        self.engine, self.log = engine, log
-        self._log_file = log.open("ab")
+        self.engine, self.log, self._stop_timeout_s = engine, log, stop_timeout_s
+        self._log_file = log.open("ab", buffering=0)
         try:
             self.child: subprocess.Popen[bytes] = subprocess.Popen(
                 list(command),
@@ -88,6 +101,18 @@ class EngineProcess:
         except OSError as error:
             self._log_file.close()
             raise EngineUnavailable(f"{engine}: cannot run {command[0]}: {error}") from None
+        try:
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", GUARD, str(self.child.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.killpg(self.child.pid, signal.SIGKILL)
+            self.child.wait()
+            raise
 
     @property
     def stdin(self) -> IO[bytes]:
@@ -131,15 +156,20 @@ class EngineProcess:
         """SIGTERM to the group, SIGKILL after a grace period; leaves no member behind.
 
         Raises nothing of its own; an interrupt that arrives meanwhile cuts the grace period short and goes on.
+        A second call does nothing.
         """
+        if self._log_file.closed:
+            return
         try:
             self._ask_to_end()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.child.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.wait(timeout=STOP_GRACE_S)
+                self.child.wait(timeout=KILL_WAIT_S)
             self._log_file.close()
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._guard.communicate(b"\n", timeout=KILL_WAIT_S)
 
     def _ask_to_end(self) -> None:
         for pipe in (self.child.stdin, self.child.stdout):
@@ -148,8 +178,14 @@ class EngineProcess:
                     pipe.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_GRACE_S
-        while time.monotonic() < deadline and _group_alive(self.child, self.child.pid):
+        deadline = time.monotonic() + self._stop_timeout_s
+        while _group_alive(self.child, self.child.pid):
+            if time.monotonic() > deadline:
+                with contextlib.suppress(OSError):
+                    self._log_file.write(
+                        b"hitparity: SIGTERM did not end it within %g s; killed\n" % self._stop_timeout_s
+                    )
+                break
             time.sleep(0.05)
 
 

@@ -46,9 +46,17 @@ class Worker:
         environment: Mapping[str, str],
         start_timeout_s: float,
         request_timeout_s: float,
+        stop_timeout_s: float = 20.0,
     ) -> None:
         self.engine, self._timeout_s = engine, request_timeout_s
-        self._process = EngineProcess(engine, command, log=folder / "engine.log", environment=environment, pipes=True)
+        self._process = EngineProcess(
+            engine,
+            command,
+            log=folder / "engine.log",
+            environment=environment,
+            pipes=True,
+            stop_timeout_s=stop_timeout_s,
+        )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._buffer = bytearray()

@@ -72,6 +72,7 @@ class EngineEntry(_Strict):
     api_key_env: str | None = None
     start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     request_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    stop_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 20.0
     environment: dict[str, str] = Field(default_factory=dict)
     starts: Annotated[int, Field(ge=1, le=100)] = 1
     """How many times the engine is started and given all its workloads: process starts differ in speed."""
@@ -104,6 +105,7 @@ class EngineEntry(_Strict):
                 api_key_env=self.api_key_env,
                 start_timeout_s=self.start_timeout_s,
                 request_timeout_s=self.request_timeout_s,
+                stop_timeout_s=self.stop_timeout_s,
                 environment=self.environment,
             )
             adapter.check(spec)

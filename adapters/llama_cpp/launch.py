@@ -102,7 +102,14 @@ def _launch_binary(
 
 
 def _started(spec: EngineSpec, command: Sequence[str], folder: Path, *, pipes: bool) -> EngineProcess:
-    return EngineProcess(spec.engine, command, log=folder / "engine.log", environment=spec.environment, pipes=pipes)
+    return EngineProcess(
+        spec.engine,
+        command,
+        log=folder / "engine.log",
+        environment=spec.environment,
+        pipes=pipes,
+        stop_timeout_s=spec.stop_timeout_s,
+    )
 
 
 def _wait(process: EngineProcess, ready: Any, timeout_s: float) -> None:

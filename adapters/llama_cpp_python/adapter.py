@@ -57,6 +57,7 @@ class LlamaCppPythonAdapter(Adapter):
             environment=spec.environment,
             start_timeout_s=spec.start_timeout_s,
             request_timeout_s=spec.request_timeout_s,
+            stop_timeout_s=spec.stop_timeout_s,
         )
         said, groups = worker.facts, groups_of(model)
         if (said["vocab_size"], said["dtype"]) != (model.vocab_size, model.dtype):

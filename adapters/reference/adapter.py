@@ -67,6 +67,7 @@ class ReferenceAdapter(Adapter):
             environment=ENVIRONMENT | dict(spec.environment),
             start_timeout_s=spec.start_timeout_s,
             request_timeout_s=spec.request_timeout_s,
+            stop_timeout_s=spec.stop_timeout_s,
         )
         facts = facts_from(
             worker.facts,

@@ -86,7 +86,13 @@ def launch(spec: EngineSpec, options: SglangOptions, model: Checkpoint, folder: 
         "TMPDIR": scratch.name,
     }
     command = [str(python), "-m", "sglang.launch_server", *server_arguments(options, spec, model, port)]
-    process = EngineProcess("sglang", command, log=folder / "engine.log", environment=environment)
+    process = EngineProcess(
+        "sglang",
+        command,
+        log=folder / "engine.log",
+        environment=environment,
+        stop_timeout_s=spec.stop_timeout_s,
+    )
     launched = Launched(process=process, probe=ProbeLog(log), device=spec.device, scratch=scratch)
     server = Server(url=f"http://127.0.0.1:{port}", timeout_s=spec.request_timeout_s)
     client = server.client()

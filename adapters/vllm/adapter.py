@@ -47,6 +47,7 @@ class VllmAdapter(Adapter):
             environment=engine_environment(spec, options, python) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
             start_timeout_s=spec.start_timeout_s,
             request_timeout_s=spec.request_timeout_s,
+            stop_timeout_s=spec.stop_timeout_s,
         )
         return WorkerEngine(worker, complete_facts(worker.facts, Mode.WORKER, notes_for(spec, model)))
 

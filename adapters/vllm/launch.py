@@ -39,7 +39,13 @@ def launch(spec: EngineSpec, options: VllmOptions, model: Checkpoint, folder: Pa
         "--enable-prompt-tokens-details",  # otherwise the hit length is not reported
     ]
     environment = engine_environment(spec, options, python) | {PROBE_FILE_VARIABLE: str(probe.path.absolute())}
-    process = EngineProcess(spec.engine, command, log=folder / "engine.log", environment=environment)
+    process = EngineProcess(
+        spec.engine,
+        command,
+        log=folder / "engine.log",
+        environment=environment,
+        stop_timeout_s=spec.stop_timeout_s,
+    )
 
     def connect() -> HttpClient:
         return HttpClient(spec.engine, f"http://127.0.0.1:{port}", timeout_s=spec.request_timeout_s)

@@ -31,7 +31,8 @@ KILLED_HARNESS = """
 import sys, time
 from pathlib import Path
 from adapters.process import EngineProcess
-command = [sys.executable, "-c", "import time; time.sleep(60)"]
+deaf = "from signal import *; import time; signal(SIGTERM, SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+command = [sys.executable, "-c", deaf]
 print(EngineProcess("made-up", command, log=Path(sys.argv[1]), environment={}).child.pid, flush=True)
 time.sleep(60)
 """
@@ -86,15 +87,16 @@ def test_an_engine_that_never_gets_ready(tmp_path: Path) -> None:
     assert not alive(process.child.pid)
 
 
-def test_stop_reaches_a_child_that_ignores_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapters.process.STOP_GRACE_S", 1.0)
-    process = start(tmp_path, sys.executable, "-c", PARENT_AND_CHILD)
+def test_stop_reaches_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", PARENT_AND_CHILD)
+    process = EngineProcess("made-up", command, log=tmp_path / "engine.log", environment={}, stop_timeout_s=1)
     child = int(wait_for(tmp_path / "engine.log"))
     process.stop()
     deadline = time.monotonic() + 10
     while alive(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(child) and not alive(process.child.pid)
+    assert "SIGTERM did not end it within 1 s; killed" in (tmp_path / "engine.log").read_text()
 
 
 def test_an_interrupt_while_stopping_still_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +223,11 @@ def test_a_killed_harness_leaves_no_server(tmp_path: Path) -> None:
     )
     assert harness.stdout is not None
     server = int(harness.stdout.readline())
+    assert wait_for(tmp_path / "log") == "deaf\n"
     assert alive(server)
     os.kill(harness.pid, signal.SIGKILL)
     harness.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while alive(server) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(server)
