@@ -1,0 +1,259 @@
+"""One request of a trace, and what every reader has in common: streaming, malformed rows, chain keys.
+
+    reader = Mooncake(path)
+    for request in reader:           # every loop reads the file anew
+        request.blocks               # chain keys: equal key, equal prefix up to the end of that block
+    reader.malformed, reader.split_ids, reader.blind_below
+
+Rows are decoded one by one and keyed in batches, so memory holds a batch and not the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vocabulary.errors import UsageError
+from workloads.traces.chain import Keys, SplitCount, chain_keys
+
+BATCH_ROWS = 1024
+MAX_KEPT = 100
+"""Malformed rows kept with their reason; all are counted."""
+TokenIds = npt.NDArray[np.int32]
+
+
+class MalformedRow(ValueError):
+    """A row is not what its format says; the message tells why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TraceRequest:
+    """One request as a trace knows it."""
+
+    line: int
+    """In the file, from 1."""
+    arrival_ns: int | None
+    """Since the trace's own zero; None: the trace has no times."""
+    blocks: Keys
+    """Chain key of each started block, shape `(ceil(input_len / block_len),)`: two requests share their first n
+    blocks where they share key n-1 in one namespace."""
+    block_len: int
+    """Tokens in a block; the last may be partial."""
+    input_len: int
+    output_len: int
+    ids: TokenIds | None = None
+    """The prompt's token IDs, where the trace has them."""
+    output_ids: TokenIds | None = None
+    """What was generated, where the trace has it."""
+    session: str | None = None
+    parent: str | None = None
+    """What the trace names as the turn or request before this one."""
+    namespace: str | None = None
+    """Requests of different namespaces never share."""
+
+    def scaled(self, divide: int) -> TraceRequest:
+        """All lengths divided, sharing kept block by block; a partial block or an answer keeps one token at least.
+
+        UsageError where the block is no multiple of `divide`; token IDs are lost.
+        """
+        if divide == 1:
+            return self
+        if divide < 1 or self.block_len % divide:
+            raise UsageError(
+                f"a trace with blocks of {self.block_len} tokens cannot be divided by {divide}; "
+                f"take a divisor of the block"
+            )
+        full, partial = divmod(self.input_len, self.block_len)
+        block_len = self.block_len // divide
+        return replace(
+            self,
+            block_len=block_len,
+            input_len=full * block_len + math.ceil(partial / divide),
+            output_len=math.ceil(self.output_len / divide),
+            ids=None,
+            output_ids=None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a format's own decoder takes from one line."""
+
+    ids: Sequence[int] | Keys
+    """Block IDs as the trace has them."""
+    arrival_ns: int | None
+    input_len: int
+    output_len: int
+    session: str | None = None
+    parent: str | None = None
+    namespace: str | None = None
+    token_ids: TokenIds | None = None
+    output_ids: TokenIds | None = None
+    keyed: bool = False
+    """Whether `ids` are chain keys already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A row that was skipped."""
+
+    line: int
+    why: str
+
+
+class TraceReader(ABC):
+    """Iterates over the requests of one file (plain or `.gz`), in file order; the counts are of the last loop."""
+
+    format: ClassVar[str]
+    """Name on the command line."""
+    block_len: int
+
+    def __init__(self, path: Path, *, skip_malformed: bool = False, rekey: bool = True, limit: int | None = None):
+        """`rekey=False` keeps the trace's own block IDs (to reproduce counts that take them at their word);
+        `limit`: only so many requests."""
+        self.path, self.limit = path, limit
+        self._skip, self._rekey = skip_malformed, rekey
+        self.rows = 0
+        """Requests read."""
+        self.malformed = 0
+        """Rows skipped."""
+        self.malformed_rows: list[Malformed] = []
+        """The first of them, with reasons."""
+        self._splits = SplitCount()
+
+    @property
+    def split_ids(self) -> int:
+        """Block IDs seen behind more than one prefix: re-keying made several of each."""
+        return self._splits.total()
+
+    @property
+    def blind_below(self) -> str:
+        """What this trace cannot show, in a sentence."""
+        return (
+            f"blocks of {self.block_len} tokens: the trace cannot see below {self.block_len} tokens, "
+            f"and every shared prefix may be up to {self.block_len - 1} tokens longer than it says"
+        )
+
+    @abstractmethod
+    def decode(self, row: Mapping[str, Any]) -> Row:
+        """Check one row; MalformedRow says what is wrong with it. Called in file order."""
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        """Raises UsageError for a file that cannot be read and, unless they are to be skipped, for malformed rows."""
+        self.rows = self.malformed = 0
+        self.malformed_rows, self._splits = [], SplitCount()
+        self.restart()
+        rows = islice(self._rows(), self.limit)
+        while batch := list(islice(rows, BATCH_ROWS)):
+            yield from self._requests(batch)
+
+    def restart(self) -> None:  # noqa: B027  (most formats remember nothing)
+        """A new loop begins: forget what `decode` remembers."""
+
+    def _rows(self) -> Iterator[tuple[int, Row]]:
+        try:
+            with _open(self.path) as file:
+                for number, line in enumerate(file, start=1):
+                    if line.isspace():
+                        continue
+                    try:
+                        row = self.decode(_object(line))
+                    except MalformedRow as error:
+                        self._note(number, str(error))
+                    else:
+                        self.rows += 1
+                        yield number, row
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        except EOFError:
+            raise UsageError(f"{self.path}: the compressed file ends in the middle") from None
+
+    def _note(self, line: int, why: str) -> None:
+        if not self._skip:
+            raise UsageError(f"{self.path}:{line}: {why}; `skip_malformed` (--skip-malformed) leaves such rows out")
+        self.malformed += 1
+        if len(self.malformed_rows) < MAX_KEPT:
+            self.malformed_rows.append(Malformed(line, why))
+
+    def _requests(self, batch: Sequence[tuple[int, Row]]) -> Iterator[TraceRequest]:
+        lengths = np.fromiter((len(row.ids) for _, row in batch), np.int64, len(batch))
+        total = int(lengths.sum())
+        ids = np.fromiter(chain.from_iterable(row.ids for _, row in batch), np.int64, total)
+        keys = chain_keys(ids, lengths)
+        self._splits.add(ids, keys)
+        ends = np.cumsum(lengths)
+        for (line, row), end, length in zip(batch, ends.tolist(), lengths.tolist(), strict=True):
+            yield TraceRequest(
+                line=line,
+                arrival_ns=row.arrival_ns,
+                blocks=(keys if self._rekey and not row.keyed else ids)[end - length : end],
+                block_len=self.block_len,
+                input_len=row.input_len,
+                output_len=row.output_len,
+                ids=row.token_ids,
+                output_ids=row.output_ids,
+                session=row.session,
+                parent=row.parent,
+                namespace=row.namespace,
+            )
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise MalformedRow(f"not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise MalformedRow("not a JSON object")
+    return row
+
+
+def whole(row: Mapping[str, Any], key: str, *, least: int = 0) -> int:
+    """A whole number of a row."""
+    value = row.get(key)
+    if type(value) is not int or not least <= value < 2**40:
+        raise MalformedRow(f"{key!r} is {value!r:.60}, not a whole number of at least {least}")
+    return value
+
+
+def time_ns(row: Mapping[str, Any], key: str, unit_ns: int) -> int:
+    """A time of a row, as nanoseconds."""
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**62 / unit_ns:
+        raise MalformedRow(f"{key!r} is {value!r:.60}, not a time of at least 0")
+    return round(value * unit_ns)
+
+
+def id_list(row: Mapping[str, Any], key: str) -> list[int]:
+    """A list of IDs that fit 64 bits; a hash above 2**63 becomes the negative number of the same bits."""
+    ids = row.get(key)
+    if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
+        raise MalformedRow(f"{key!r} is no list of whole numbers")
+    if ids and not -(2**63) <= min(ids) <= max(ids) < 2**63:
+        if not -(2**63) <= min(ids) <= max(ids) < 2**64:
+            raise MalformedRow(f"{key!r} holds a number beyond 64 bits")
+        return [each - 2**64 if each >= 2**63 else each for each in ids]
+    return ids
+
+
+def block_list(row: Mapping[str, Any], key: str, input_len: int, block_len: int) -> list[int]:
+    """IDs of all started blocks; MalformedRow where there are not as many as the length asks for."""
+    ids = id_list(row, key)
+    started = -(-input_len // block_len)
+    if len(ids) != started:
+        raise MalformedRow(f"{input_len} tokens in blocks of {block_len} are {started} IDs, {key!r} has {len(ids)}")
+    return ids
