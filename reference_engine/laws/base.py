@@ -22,16 +22,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from reference_engine.laws.memory import Moves, Room, Slots
+from reference_engine.laws.parts.chained import Chained, Tokens
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 from vocabulary.ledger import Cause, Ledger
 
+__all__ = ["Expectation", "Ids", "Law", "Lease", "PoolExhausted", "Slots"]
+
 Ids = npt.NDArray[np.int32]
-Slots = npt.NDArray[np.int64]
 
 
 class PoolExhausted(LawDoesNotCover):
@@ -66,24 +70,35 @@ class Expectation:
 
 
 class Lease:
-    """One request's hold on the cache: its tokens so far and the pool slot of every position."""
+    """One request's hold on the cache: its tokens so far, and what the law pins for it."""
 
-    __slots__ = ("computed_len", "expectation", "held", "ids", "length", "request", "slots")
+    __slots__ = ("computed_len", "expectation", "held", "ids", "length", "request", "valid_from")
 
-    def __init__(self, request: TokenRequest, expectation: Expectation, ids: Ids | None = None) -> None:
-        """`ids`: the prompt as an array, where the law has it already."""
+    def __init__(self, request: TokenRequest, expectation: Expectation, ids: Tokens | None = None) -> None:
+        """`ids`: the prompt in its form, where the law has it already."""
         self.request, self.expectation = request, expectation
         capacity = request.prompt_len + request.max_tokens
-        self.ids: Ids = np.empty(capacity, np.int32)
-        self.ids[: request.prompt_len] = request.array if ids is None else ids
+        self.ids: Any
+        """Prompt and output in the form of the prompt: an array of `prompt_len + max_tokens`, or a chain."""
+        if isinstance(ids, Chained):
+            self.ids = ids.whole()
+        else:
+            self.ids = np.empty(capacity, np.int32)
+            self.ids[: request.prompt_len] = request.array if ids is None else ids
         self.length = request.prompt_len
         """Tokens so far: prompt and generated."""
         self.computed_len = expectation.position_start
         """Positions that have KV."""
-        self.slots: Slots = np.empty(capacity, np.int64)
-        """Pool slot of each position, valid up to `length`; positions below the hit are shared and read-only."""
+        self.valid_from = 0
+        """Positions below it are invisible to sliding windows (DeepInfer's external replay); 0: all are there."""
         self.held: object = None
         """The law's own handle on what the lease pins."""
+
+    def push(self, token_id: int) -> None:
+        """A generated token joins; the output of a chain is known by its request."""
+        if not isinstance(self.ids, Chained):
+            self.ids[self.length] = token_id
+        self.length += 1
 
 
 class Law(ABC):
@@ -97,7 +112,12 @@ class Law(ABC):
     can_salt: bool = True
     """Whether `TokenRequest.namespace` separates caches; where not, the rule has no such thing."""
     pool_tokens: int | None
-    """Token slots of the pool; None: unbounded (prediction only)."""
+    """Tokens of the pool; None: unbounded."""
+    rooms: tuple[Room, ...] = ()
+    """Memory per layer group that an engine behind this law needs, in the order of the option `groups`; none: the law
+    can only predict."""
+    chunks_bind: bool = False
+    """Whether what is kept depends on where prefill steps end, so that an engine has to end them at `chunk_end`."""
 
     @abstractmethod
     def admit(self, request: TokenRequest) -> Lease:
@@ -127,6 +147,18 @@ class Law(ABC):
     def check_integrity(self) -> None:
         """AssertionError when the pool's books do not add up: every slot is free, cached or owned, exactly once."""
 
+    def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
+        """Places of positions `[start, end)` in an attention group's pool; those below the hit are only read."""
+        raise LawDoesNotCover(f"{self.id}: these options can only be predicted; no engine follows them")
+
+    def state(self, lease: Lease, group: int, position: int) -> int:
+        """Place of the state behind `position` tokens, `position > 0`, in a recurrent group's pool."""
+        raise LawDoesNotCover(f"{self.id}: these options can only be predicted; no engine follows them")
+
+    def stores(self, lease: Lease, group: int, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """States that a call over `[start, end)` leaves, as (position, place), ascending; the last one is at `end`."""
+        return ((end, self.state(lease, group, end)),)
+
     def send(self, request: TokenRequest) -> Expectation:
         """Predict the answer to `request` and take its prompt as computed; `finish` must follow."""
         lease = self.admit(request)
@@ -146,3 +178,5 @@ class Law(ABC):
 
     def __init__(self) -> None:
         self._sent: dict[str, Lease] = {}
+        self.moves = Moves()
+        """What an engine has to copy, decided by any call above."""

@@ -5,7 +5,7 @@ pool of that many slots for each and asks, call by call,
 
     law.slots(lease, group, start, end)          slots of positions [start, end): attention groups
     law.state(lease, group, position)            slot of the state behind `position` tokens: recurrent groups
-    law.stores(lease, group, start, end)         which states of the call [start, end) go where; the last one is at `end`
+    law.stores(lease, group, start, end)         which states of the call [start, end) go where
     law.moves.drain()                            what has to move before anything else is read or written
 
 Slot numbers are places in the group's own pool. The law alone says which memory belongs to whom; the engine computes.
@@ -16,9 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from reference_engine.laws.base import Slots
 from vocabulary.groups import LayerGroup
+
+Slots = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class Room:
     """Memory of one layer group."""
 
     group: LayerGroup
-    slots: int
-    """Tokens of attention groups, states of recurrent ones."""
+    slots: int | None
+    """Tokens of attention groups, states of recurrent ones; None: the law knows no limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -143,7 +143,8 @@ def test_a_slot_is_one_range_of_cells() -> None:
     law = LlamaCppServer(ServerOptions(n_parallel=2, n_ctx_slot=16))
     assert law.pool_tokens == 32
     first, second = law.admit(request(fresh(0, 8), 4)), law.admit(request(fresh(0, 8), 4))
-    assert sorted([list(first.slots), list(second.slots)]) == [list(range(12)), list(range(16, 28))]
+    places = sorted(list(law.slots(lease, 0, 0, 12)) for lease in (first, second))
+    assert places == [list(range(12)), list(range(16, 28))]
     with pytest.raises(PoolExhausted, match="busy"):
         law.admit(request([1]))
     law.release(first)

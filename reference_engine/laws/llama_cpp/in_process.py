@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted
 from reference_engine.laws.llama_cpp.memory import (
     FullMemory,
@@ -95,7 +93,6 @@ class LlamaCppPython(Law):
             raise PoolExhausted(f"{len(ids)} + {request.max_tokens} tokens exceed a context of {self.options.n_ctx}")
         self._lease = lease = Lease(request, self._take(ids))
         lease.held = self._memory
-        lease.slots[:] = np.arange(len(lease.slots))
         return lease
 
     def chunk_end(self, lease: Lease) -> int:
@@ -114,8 +111,7 @@ class LlamaCppPython(Law):
 
     def append(self, lease: Lease, token_id: int) -> None:
         """The next cell."""
-        lease.ids[lease.length] = token_id
-        lease.length += 1
+        lease.push(token_id)
 
     def release(self, lease: Lease) -> None:
         """The context keeps its tokens."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted
+from reference_engine.laws.base import Expectation, Law, Lease, PoolExhausted
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule, newest_usable
 from reference_engine.laws.llama_cpp.chunk_shift import shifted
 from reference_engine.laws.llama_cpp.memory import (
@@ -37,6 +37,8 @@ from reference_engine.laws.llama_cpp.memory import (
 )
 from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, RamCache
 from reference_engine.laws.llama_cpp.slots import Slot, SlotSet
+from reference_engine.laws.memory import Room, Slots
+from reference_engine.laws.parts.chained import Tokens, sequence
 from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import TokenRequest
 from vocabulary.groups import Kind, LayerGroup
@@ -147,6 +149,8 @@ class LlamaCppServer(Law):
         # A real engine behind this law would have to copy KV for the rest; it is for prediction only.
         follows = options.whole and ram is None and not options.n_cache_reuse and not options.shared
         self.pool_tokens = options.n_parallel * cells if cells is not None and follows else None
+        if follows:
+            self.rooms = tuple(Room(group, self.pool_tokens) for group in options.groups)
         self._cells = cells or UNBOUNDED
         self.rule = CheckpointRule(
             limit=0 if options.whole else options.n_ctx_checkpoints,
@@ -159,7 +163,7 @@ class LlamaCppServer(Law):
 
     def admit(self, request: TokenRequest) -> Lease:
         """Choose a slot, exchange its content, and cut its sequence back to what the prompt can use of it."""
-        ids = request.array
+        ids = sequence(request)
         if len(ids) + request.max_tokens > self._cells:
             raise PoolExhausted(f"{len(ids)} + {request.max_tokens} tokens do not fit a slot of {self._cells}")
         choice = self.set.choose(ids)
@@ -172,9 +176,8 @@ class LlamaCppServer(Law):
         if self.ram is not None and self.options.cache_idle_slots:
             self._save_idle(self.ram)
         reuse = self._reuse(slot, ids)
-        lease = Lease(request, self._expect(ids, resident, reuse))
+        lease = Lease(request, self._expect(ids, resident, reuse), ids)
         lease.held = Held(slot)
-        lease.slots[:] = slot.first_cell + np.arange(len(lease.slots))
         self._leases.add(lease)
         return lease
 
@@ -198,10 +201,13 @@ class LlamaCppServer(Law):
         lease.computed_len = max(lease.computed_len, end)
         slot.grow(lease.ids[: lease.computed_len])
 
+    def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
+        """As `Law.slots`: position p of a slot lies p cells behind its first."""
+        return self._held(lease).slot.first_cell + np.arange(start, end)
+
     def append(self, lease: Lease, token_id: int) -> None:
         """The next cell of the range."""
-        lease.ids[lease.length] = token_id
-        lease.length += 1
+        lease.push(token_id)
 
     def release(self, lease: Lease) -> None:
         """The slot is idle and keeps its tokens."""
@@ -251,7 +257,7 @@ class LlamaCppServer(Law):
             self._window_cells.append(WindowCells(options.window_cells, options.window, options.n_ubatch))
         return WindowMemory(self._window_cells[-1], number)
 
-    def _exchange(self, slot: Slot, ids: Ids, ram: RamCache) -> None:
+    def _exchange(self, slot: Slot, ids: Tokens, ram: RamCache) -> None:
         """Save what the slot holds and take over what suits the prompt better."""
         self._save(slot, ram)
         better = ram.better(slot.tokens, ids)
@@ -276,7 +282,7 @@ class LlamaCppServer(Law):
             return False
         return ram.save(slot.tokens, slot.moved, tuple(slot.checkpoints), slot.memory.snapshot())
 
-    def _reuse(self, slot: Slot, ids: Ids) -> Reuse:
+    def _reuse(self, slot: Slot, ids: Tokens) -> Reuse:
         """Steps 3 to 5: the slot is cut back to the hit."""
         length, common = len(ids), common_prefix(slot.tokens, ids)
         usable, checkpoint, cut = common, None, None
@@ -325,7 +331,7 @@ class LlamaCppServer(Law):
             return self._cells
         return self._cells - sum(len(slot.tokens) for slot in self.set.slots if slot is not beside)
 
-    def _resident(self, ids: Ids) -> Resident:
+    def _resident(self, ids: Tokens) -> Resident:
         stored = self.ram.stored if self.ram is not None else []
         common = [(common_prefix(each.ids, ids), bool(each.kept(ids) >= LEAST_KEPT)) for each in stored]
         return Resident(
@@ -334,7 +340,7 @@ class LlamaCppServer(Law):
             max((length for length, enough in common if not enough), default=0),
         )
 
-    def _expect(self, ids: Ids, resident: Resident, reuse: Reuse) -> Expectation:
+    def _expect(self, ids: Tokens, resident: Resident, reuse: Reuse) -> Expectation:
         length = len(ids)
         takeable = max(resident.slots, resident.ram, reuse.common)
         anywhere = max(takeable, resident.ram_refused)

@@ -26,7 +26,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from reference_engine.laws.base import Ids, Law, Lease, PoolExhausted
+from reference_engine.laws.base import Law, Lease, PoolExhausted
+from reference_engine.laws.memory import Room, Slots
+from reference_engine.laws.parts.chained import Tokens, sequence
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.parts.page_radix import Match, PageRadixTree, RadixNode
 from reference_engine.laws.sglang.config import STATE_CHUNK, SglangConfig
@@ -35,6 +37,7 @@ from reference_engine.laws.sglang.held import Held, key_len, keyed
 from reference_engine.laws.sglang.insertion import Inserter
 from reference_engine.laws.sglang.pools import Pools
 from vocabulary.engine import Feature, TokenRequest
+from vocabulary.groups import Kind
 
 CLIP_NEW_TOKENS = 4096
 """Output tokens that admission reserves at most."""
@@ -52,6 +55,11 @@ class SglangLaw(Law):
     def __init__(self, config: SglangConfig) -> None:
         super().__init__()
         self.config = config
+        sizes = {Kind.FULL: config.pool_tokens, Kind.SWA: config.window_pool_tokens, Kind.GDN: config.state_slots}
+        self.rooms = tuple(Room(group, sizes[group.kind]) for group in config.groups)
+        self.chunks_bind = not config.eager
+        self._recurrent = len(config.groups) - 1
+        """Place of the recurrent group, if there is one."""
         self.id, self.granule = f"sglang@{config.version}", config.page
         self.pool_tokens = config.pool_tokens
         self.tree = PageRadixTree(config.page, window=config.window)
@@ -65,7 +73,7 @@ class SglangLaw(Law):
 
     def admit(self, request: TokenRequest) -> Lease:
         """Look up, lock the path, take what the first step needs (all of the prompt for the reference engine)."""
-        ids = request.array
+        ids = sequence(request)
         self._refresh_waiting(ids, request.namespace)
         limit = len(ids) - 1
         if Feature.PROMPT_LOGPROBS in request.features:
@@ -101,12 +109,12 @@ class SglangLaw(Law):
         if end <= lease.computed_len:
             raise PoolExhausted(f"{self.id}: no page left for the next step of request {lease.request.request_id}")
         extra = 0 if self.granule == 1 else self.granule
-        self._extend(lease, held, end, room_tokens=end - lease.computed_len + extra)
+        self._extend(held, end, room_tokens=end - lease.computed_len + extra)
         return end
 
     def matched(self, request: TokenRequest) -> int:
         """Tokens of the whole prompt that every layer group could resume after; counts as a use."""
-        node, hit = self._usable(self.tree.match(keyed(request.array, self.config), request.namespace))
+        node, hit = self._usable(self.tree.match(keyed(sequence(request), self.config), request.namespace))
         self._use(node)
         return hit
 
@@ -150,7 +158,7 @@ class SglangLaw(Law):
         if node.state is not None:
             self.tree.state_recency.use(node)
 
-    def _refresh_waiting(self, ids: Ids, namespace: str | None) -> None:
+    def _refresh_waiting(self, ids: Tokens, namespace: str | None) -> None:
         if self._schedulings % WAITING_REFRESH == 0 and self.config.enabled:
             self._use(self._usable(self.tree.match(keyed(ids, self.config), namespace))[0])
         self._schedulings += 1
@@ -162,6 +170,7 @@ class SglangLaw(Law):
             if node.state is not None:
                 # The state of the hit is copied before anything can drop it.
                 held.state = pools.take_states(1)[0]
+                self.moves.add(self._recurrent, node.state, held.state)
             held.branching = branching
         else:
             held.window_branching = branching
@@ -183,8 +192,7 @@ class SglangLaw(Law):
                     held.window_pages[position : position + len(each.pages)] = each.window
                 position += len(each.pages)
         if config.eager:
-            self._extend(lease, held, lease.request.prompt_len, room_tokens=None)
-            self._map(lease, held, 0)
+            self._extend(held, lease.request.prompt_len, room_tokens=None)
 
     def _check_admission(self, lease: Lease) -> None:
         """SGLang admits what fits with its output and a page to spare; alone, a request would wait for ever."""
@@ -234,8 +242,8 @@ class SglangLaw(Law):
         allocated = extend if chunk is None else min(extend, chunk)
         return max(allocated - self.config.window, 0) + min(extend + new, self.config.window) + self.granule
 
-    def _extend(self, lease: Lease, held: Held, end: int, *, room_tokens: int | None) -> None:
-        """Take the pages up to position `end` and map them."""
+    def _extend(self, held: Held, end: int, *, room_tokens: int | None) -> None:
+        """Take the pages up to position `end`."""
         first = len(held.pages)
         wanted = -(-end // self.granule) - first
         pages, window = self.pools.take(
@@ -244,7 +252,31 @@ class SglangLaw(Law):
         held.pages = np.concatenate([held.pages, pages])
         if self.config.window is not None:
             held.window_pages = np.concatenate([held.window_pages, window])
-        self._map(lease, held, 0 if first == 0 else (first - 1) * self.granule)
+
+    # Memory
+
+    def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
+        """As `Law.slots`."""
+        held, position = self._held(lease), np.arange(start, end)
+        pages = held.pages if self.config.groups[group].kind is Kind.FULL else held.window_pages
+        places: Slots = pages[position // self.granule] * self.granule + position % self.granule
+        return places
+
+    def state(self, lease: Lease, group: int, position: int) -> int:
+        """As `Law.state`: one running state, whatever the position."""
+        held = self._held(lease)
+        assert held.state is not None
+        return held.state
+
+    def stores(self, lease: Lease, group: int, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """As `Law.stores`: the kept state, which may also be the last one, and the running one."""
+        held = self._held(lease)
+        kept = self._tracked(held, start, end) if end <= lease.request.prompt_len else self._tracked_decode(start, end)
+        last = (end, self.state(lease, group, end))
+        if not self.config.tracks or kept is None:
+            return (last,)
+        assert held.track_slot is not None
+        return (kept, held.track_slot), last
 
     # Progress
 
@@ -256,11 +288,11 @@ class SglangLaw(Law):
         lease.computed_len = end
         held = self._held(lease)
         if end > prompt_len:
-            self._track_decode(held, max(start, prompt_len), end)
+            held.tracked_len = self._tracked_decode(max(start, prompt_len), end) or held.tracked_len
             return
         held.steps.append((start, end))
         if self.config.tracks:
-            self._track_prefill(held, start, end)
+            held.tracked_len = self._tracked(held, start, end) or held.tracked_len
         if end < prompt_len or lease.request.max_tokens > 1:
             self._publish(lease, held, end, finished=False)
         if end == prompt_len:
@@ -272,22 +304,21 @@ class SglangLaw(Law):
         self._publish(lease, held, lease.computed_len, finished=True)
         held.published = True
 
-    def _track_prefill(self, held: Held, start: int, end: int) -> None:
+    def _tracked(self, held: Held, start: int, end: int) -> int | None:
         """The state this step keeps: the last on the grid counted from its start, or the branching point before."""
         config, branching = self.config, held.branching
         if end - start < config.state_grid:
-            return
+            return None
         last = start + (end - start) // config.state_grid * config.state_grid
-        held.tracked_len = last
         # A state that is not the kernel's last one is read from its intermediate ones, up to and with it.
         before = end if start + (end - start) // STATE_CHUNK * STATE_CHUNK == last else last + 1
         if branching is not None and start < branching < before and not (branching - start) % config.state_chunk:
-            held.tracked_len = branching
+            return branching
+        return last
 
-    def _track_decode(self, held: Held, start: int, end: int) -> None:
+    def _tracked_decode(self, start: int, end: int) -> int | None:
         last = end // self.config.track_grid * self.config.track_grid
-        if self.config.tracks and last > start:
-            held.tracked_len = last
+        return last if self.config.tracks and last > start else None
 
     def _publish(self, lease: Lease, held: Held, end: int, *, finished: bool) -> None:
         """Insert what was computed up to `end` and move the lock there."""
@@ -312,7 +343,6 @@ class SglangLaw(Law):
             if state is not None and not inserted.state_taken:
                 self.pools.give_back_state(state)
             self._end_prompt_node(lease, whole)
-            self._map(lease, held, 0)
             if whole and not config.plain:
                 self.published.add(lease.ids[:length], namespace)
             self.tree.unlock(held.lock)
@@ -335,6 +365,8 @@ class SglangLaw(Law):
             donated, held.state = held.state, None
         else:
             donated = self.pools.take_states(1)[0]
+            assert held.state is not None
+            self.moves.add(self._recurrent, held.state, donated)
         return donated
 
     def _end_prompt_node(self, lease: Lease, whole: int) -> None:
@@ -362,8 +394,7 @@ class SglangLaw(Law):
     def append(self, lease: Lease, token_id: int) -> None:
         """A generated token; it gets a page unless it is the last, which is never computed."""
         held, generated = self._held(lease), lease.length - lease.request.prompt_len + 1
-        lease.ids[lease.length] = token_id
-        lease.length += 1
+        lease.push(token_id)
         if generated >= lease.request.max_tokens:
             return
         if self.pools.full.size is not None and not self.config.eager and not (lease.length - 1) % self.granule:
@@ -371,10 +402,9 @@ class SglangLaw(Law):
         if generated > 1:
             self._free_window(held, lease.length - 1, interval=WINDOW_DECODE_INTERVAL)
         if lease.length > len(held.pages) * self.granule:
-            self._extend(lease, held, lease.length, room_tokens=self.granule)
+            self._extend(held, lease.length, room_tokens=self.granule)
         else:
             self.pools.make_room(0 if self.config.eager else self.granule)
-            self._map(lease, held, lease.length - 1)
 
     def release(self, lease: Lease) -> None:
         """Publish prompt and output, unlock, and give back what the tree did not take."""
@@ -422,15 +452,6 @@ class SglangLaw(Law):
         )
         self.pools.states.check_integrity(np.array([*states, *own], np.int64))
         assert self._leases or not any(node.locked for node in nodes), "path locked by nobody"
-
-    def _map(self, lease: Lease, held: Held, start: int) -> None:
-        """Slots of the positions from `start` on that have a page; only the reference engine reads them."""
-        if not self.config.eager:
-            return
-        page, first = self.granule, start // self.granule
-        end = min(lease.length, len(held.pages) * page)
-        slots = (held.pages[first:, None] * page + np.arange(page)).ravel()
-        lease.slots[first * page : end] = slots[: end - first * page]
 
     @staticmethod
     def _path(node: RadixNode) -> list[RadixNode]:

@@ -31,8 +31,7 @@ def entry(switches: Switches) -> LawEntry:
     """The registry entry of one release."""
 
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        has_pool = pool_tokens is not None or options.get("num_blocks") is not None
-        return VllmLaw(resolve(switches, options, pool_tokens), with_slots=has_pool)
+        return VllmLaw(resolve(switches, options, pool_tokens))
 
     return LawEntry(switches.law_id, COVERS, switches.options, build)
 

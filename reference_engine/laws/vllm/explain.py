@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reference_engine.laws.base import Expectation, Ids
+from reference_engine.laws.base import Expectation
+from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.vllm.find import Found
 from reference_engine.laws.vllm.plan import GroupPlan, Plan
@@ -19,7 +20,7 @@ CUT_CAUSES = {Kind.FULL: Cause.GRANULE, Kind.SWA: Cause.WINDOW, Kind.GDN: Cause.
 class Looked:
     """A prompt and what the look-up gave."""
 
-    ids: Ids
+    ids: Tokens
     space: str
     length: int
     found: Found | None

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_engine.laws.base import Expectation, Ids, Law, Lease, PoolExhausted, Slots
+from reference_engine.laws.base import Expectation, Law, Lease, PoolExhausted, Slots
+from reference_engine.laws.memory import Room
+from reference_engine.laws.parts.chained import Chained, Tokens, sequence
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.parts.key_radix import KeyRadix
 from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
@@ -27,7 +29,7 @@ from reference_engine.laws.vllm.steps import Step, decode_step, prefill_step
 from reference_engine.laws.vllm.tables import Copies, GroupTable, Publishing, new_tables
 from vocabulary.engine import Feature, TokenRequest
 from vocabulary.errors import LawDoesNotCover
-from vocabulary.groups import Kind
+from vocabulary.groups import Kind, LayerGroup
 
 SKIPS = frozenset({Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP})
 
@@ -49,12 +51,13 @@ class Held:
 class VllmLaw(Law):
     """One release and configuration."""
 
-    def __init__(self, plan: Plan, *, with_slots: bool = False) -> None:
-        """`with_slots`: fill in the slots of leases, for the reference engine; one full-attention group only."""
+    def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self._with_slots = with_slots and not plan.hybrid and plan.kinds[0].kind is Kind.FULL
         self.plan, self.id, self.granule = plan, plan.switches.law_id, plan.alignment
         self.pool_tokens = None if plan.num_blocks is None else (plan.num_blocks - 1) * max(k.block for k in plan.kinds)
+        usable = None if plan.num_blocks is None else plan.num_blocks - 1
+        self.rooms = tuple(Room(group, _room_slots(group, usable)) for group in plan.groups)
+        self.chunks_bind = plan.hybrid or plan.kinds[0].kind is not Kind.FULL
         self.radix = KeyRadix(plan.unit, plan.lookahead)
         self.blocks = KeyedBlocks(plan.num_blocks, len(plan.groups))
         self.finder = Finder(plan, self.blocks)
@@ -66,19 +69,19 @@ class VllmLaw(Law):
     def admit(self, request: TokenRequest) -> Lease:
         """Match and pin what is hit; full attention alone also takes the blocks of the whole prompt."""
         plan = self.plan
-        if not request.ids:
+        if not request.prompt_len:
             raise LawDoesNotCover(f"{self.id}: the prompt is empty")
         if plan.context is not None and request.prompt_len + request.max_tokens > plan.context:
             raise LawDoesNotCover(
                 f"{self.id} refuses {request.prompt_len} + {request.max_tokens} tokens: max_model_len = {plan.context}"
             )
-        ids = request.array
+        ids = sequence(request)
         space = self._space(request)
         keys = self._keys(ids, space)
         looked_up = plan.caching and not SKIPS.intersection(request.features)
         found = self.finder.find(keys, len(ids)) if looked_up else None
         hit = found.hit if found else 0
-        copies = Copies()
+        copies = Copies(self.moves)
         held = Held(new_tables(plan, self.blocks, copies), keys, copies, self._junction(found))
         lists = [self._found_blocks(table, found, keys) for table in held.tables]
         self._check_room(held, lists, hit, len(ids))
@@ -90,7 +93,6 @@ class VllmLaw(Law):
         self._leases.add(lease)
         if not plan.hybrid and plan.kinds[0].kind is Kind.FULL:
             held.tables[0].allocate(len(ids), len(ids))
-            self._fill_slots(lease, 0)
         return lease
 
     def chunk_end(self, lease: Lease) -> int:
@@ -173,6 +175,26 @@ class VllmLaw(Law):
 
         self.blocks.check_integrity(referenced)
 
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
+        """As `Law.slots`; block 1 begins at place 0."""
+        table, position = _held(lease).tables[group], np.arange(start, end)
+        places: Slots = (table.table[position // table.block] - 1) * table.block + position % table.block
+        return places
+
+    def state(self, lease: Lease, group: int, position: int) -> int:
+        """As `Law.state`: a block is a state."""
+        table = _held(lease).tables[group]
+        return int(table.table[(position - 1) // table.block]) - 1
+
+    def stores(self, lease: Lease, group: int, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """As `Law.stores`: block boundaries that have a block, and the end."""
+        table = _held(lease).tables[group]
+        ends = range(-(-(start + 1) // table.block) * table.block, end, table.block)
+        inner = [(at, self.state(lease, group, at)) for at in ends if table.table[at // table.block - 1]]
+        return (*inner, (end, self.state(lease, group, end)))
+
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _space(self, request: TokenRequest) -> str:
@@ -182,7 +204,7 @@ class VllmLaw(Law):
             lora = lora.partition("@")[0]
         return repr((request.namespace, lora))
 
-    def _looked(self, ids: Ids, space: str, found: Found | None, keys: Slots, held: Held, lists: list[Slots]) -> Looked:
+    def _looked(self, ids: Tokens, space: str, found: Found | None, keys: Slots, held: Held, lists: list[Slots]) -> Looked:
         if found is None:
             return Looked(ids, space, len(ids), None, None, {kind.text: 0 for kind in self.plan.kinds}, 0)
         alone = {
@@ -195,7 +217,7 @@ class VllmLaw(Law):
         unevicted = self.finder.find(keys, len(ids), ever=True) if self.blocks.evicted else None
         return Looked(ids, space, len(ids), found, unevicted, alone, min(backed))
 
-    def _keys(self, ids: Ids, space: str) -> Slots:
+    def _keys(self, ids: Tokens, space: str) -> Slots:
         keys = self.radix.keys(ids, space)
         self.blocks.grow_keys(self.radix.count)
         return keys
@@ -274,31 +296,25 @@ class VllmLaw(Law):
     def _add(self, lease: Lease, token_id: int) -> None:
         """A token the model has just sampled."""
         held = _held(lease)
-        lease.ids[lease.length] = token_id
-        lease.length += 1
+        lease.push(token_id)
         if self.radix.units(lease.length) > len(held.keys):
             held.keys = self._keys(lease.ids[: lease.length], self._space(lease.request))
         if self.plan.switches.publishes_with_output and self.plan.drafts:
             self._publish(lease, lease.computed_len)
 
-    def _fill_slots(self, lease: Lease, start: int) -> None:
-        """Slots of the positions from `start` on; block 1 begins at slot 0."""
-        if self._with_slots:
-            unit = self.plan.unit
-            first = start // unit
-            rows = (_held(lease).tables[0].table[first : -(-lease.length // unit), None] - 1) * unit + np.arange(unit)
-            lease.slots[start : lease.length] = rows.ravel()[start - first * unit : lease.length - first * unit]
-
     def _schedule_decode(self, lease: Lease) -> None:
         self._take(lease, decode_step(self.plan, lease.length))
-        self._fill_slots(lease, lease.length - 1)
 
     def _room_for(self, lease: Lease, outputs: int) -> None:
         """Outputs longer than `max_tokens` (an engine that generated more)."""
         need = lease.request.prompt_len + outputs
-        if need > len(lease.ids):
+        if need > len(lease.ids) and not isinstance(lease.ids, Chained):
             lease.ids = np.concatenate([lease.ids, np.empty(need - len(lease.ids), np.int32)])
-            lease.slots = np.concatenate([lease.slots, np.empty(need - len(lease.slots), np.int64)])
+
+
+def _room_slots(group: LayerGroup, blocks: int | None) -> int | None:
+    assert group.block is not None
+    return None if blocks is None else blocks * (1 if group.kind is Kind.GDN else group.block)
 
 
 def _held(lease: Lease) -> Held:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_engine.laws.base import Slots
+from reference_engine.laws.memory import Moves, Slots
 from reference_engine.laws.parts.keyed_blocks import KeyedBlocks, Mask
 from reference_engine.laws.vllm.plan import GroupPlan, Plan
 from vocabulary.errors import LawDoesNotCover
@@ -33,8 +33,15 @@ class Publishing:
 class Copies:
     """Blocks copied in a step (a hit inside a block is continued on a copy); held until the step is planned."""
 
-    def __init__(self) -> None:
+    def __init__(self, moves: Moves) -> None:
         self.ends: list[int] = []
+        self._moves = moves
+
+    def add(self, member: int, source: int, copy: int, block: int, *, state: bool) -> None:
+        """A block of one group is copied before the next call reads or writes it."""
+        self.ends += [source, copy]
+        places = np.arange(1 if state else block)
+        self._moves.add(member, (source - 1) * len(places) + places, (copy - 1) * len(places) + places)
 
     def release(self, blocks: KeyedBlocks) -> None:
         """Give both ends of every copy back."""
@@ -172,7 +179,7 @@ class GroupTable:
     def _copy(self, place: int, source: int, copy: int) -> None:
         """Continue on a copy of a shared block."""
         self._table[place] = copy
-        self.copies.ends += [source, copy]
+        self.copies.add(self.member, source, copy, self.block, state=self.kind.kind is Kind.GDN)
         self.blocks.retain(copy)
 
     def _extend(self, blocks: Slots) -> None:
@@ -351,7 +358,7 @@ class StateTable(GroupTable):
             return
         # A running request keeps writing into its block, so the cache moves to the copy.
         self.blocks.move_keys(source, copy)
-        self.copies.ends += [source, copy]
+        self.copies.add(self.member, source, copy, self.block, state=True)
         self.blocks.retain(source)
 
     def _mask(self, start: int, stop: int, what: Publishing) -> Mask | None:
