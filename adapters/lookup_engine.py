@@ -11,7 +11,8 @@ import numpy as np
 from pydantic import AfterValidator, ValidationError
 
 from adapters.base import EngineSpec, Options
-from adapters.worker import Worker, facts_from
+from adapters.checked import facts_from
+from adapters.worker import Worker
 from reference_engine.laws.registry import LAWS, make_law
 from vocabulary.engine import EngineFacts, Fidelity, Mode, Reply, TokenRequest
 from vocabulary.errors import EngineFailed, LawDoesNotCover, UsageError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from adapters.base import EngineSpec
-from vocabulary.errors import EngineUnavailable
+from vocabulary.errors import EngineFailed, EngineUnavailable
 
 TAIL_BYTES = 3000
 KILL_WAIT_S = 20.0
@@ -151,6 +151,11 @@ class EngineProcess:
     def log_hint(self) -> str:
         """Where the log is and how it ends."""
         return f"Log: {self.log}\n{log_tail(self.log)}"
+
+    def failure(self, error: EngineFailed) -> EngineFailed:
+        """The same failure of an exchange with how the child ended, if it did, and its log."""
+        ended = self.exit_text(patience_s=2)
+        return EngineFailed(f"{error}{f'; the server {ended}' if ended else ''}. {self.log_hint()}")
 
     def stop(self) -> None:
         """SIGTERM to the group, SIGKILL after a grace period; leaves no member behind.

@@ -14,16 +14,14 @@ Protocol, version 1. The worker is a stand-alone script run by the engine's own 
 
 from __future__ import annotations
 
-import inspect
 import json
 import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
+from adapters.checked import reply_from
 from adapters.process import EngineProcess
 from vocabulary.engine import EngineFacts, Reply, TokenRequest
 from vocabulary.errors import EngineFailed, EngineUnavailable, HitparityError, RequestRefused
@@ -93,7 +91,7 @@ class Worker:
     def replies(self, message: Mapping[str, Any], requests: Sequence[TokenRequest]) -> list[Reply]:
         """Exchange a message whose answer carries one reply per request, in their order."""
         fields = self._field(self.exchange(message), "replies", list)
-        replies = [_checked(Reply, each, f"{self.engine}: reply of the worker") for each in fields]
+        replies = [reply_from(self.engine, each) for each in fields]
         if [reply.request_id for reply in replies] != [request.request_id for request in requests]:
             raise EngineFailed(f"{self.engine}: the worker's replies are not those of the {len(requests)} requests")
         return replies
@@ -160,6 +158,15 @@ class WorkerEngine:
     def __init__(self, worker: Worker, facts: EngineFacts) -> None:
         self._worker, self.facts = worker, facts
 
+    @classmethod
+    def with_facts(cls, worker: Worker, facts_of: Callable[[Mapping[str, Any]], EngineFacts]) -> Self:
+        """The engine behind a worker whose own facts `facts_of` completes; where that raises, the worker is ended."""
+        try:
+            return cls(worker, facts_of(worker.facts))
+        except BaseException:
+            worker.close()
+            raise
+
     def send(self, request: TokenRequest) -> Reply:
         """Send one request and wait."""
         return self._worker.send([request])[0]
@@ -175,29 +182,3 @@ class WorkerEngine:
     def close(self) -> None:
         """End the worker."""
         self._worker.close()
-
-
-def facts_from(raw: Mapping[str, Any], **more: Any) -> EngineFacts:
-    """EngineFacts from a hello line's fields; `more` adds what the adapter knows (mode, law, ...).
-
-    Raises EngineFailed where a field is missing, unknown or of another type.
-    """
-    fields = dict(raw) | more
-    return _checked(EngineFacts, fields, f"{fields.get('engine', 'worker')}: facts of the worker")
-
-
-# Building one takes longer than a lookup.
-VALIDATORS: dict[type[Any], TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (EngineFacts, Reply)}
-
-
-def _checked(kind: type[T], fields: Any, whose: str) -> T:
-    """`kind` from JSON values, its types taken strictly; lists stand for tuples."""
-    if isinstance(fields, Mapping) and (unknown := set(fields) - set(inspect.signature(kind).parameters)):
-        raise EngineFailed(f"{whose}: unknown field {', '.join(sorted(unknown))}")
-    try:
-        checked: T = VALIDATORS[kind].validate_json(json.dumps(fields), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "the whole"
-        raise EngineFailed(f"{whose}: {field}: {first['msg']}") from None
-    return checked

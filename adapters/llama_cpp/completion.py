@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from adapters.checked import reply_from
 from vocabulary.engine import Feature, Reply, Span, TokenRequest
 from vocabulary.errors import EngineFailed, RequestRefused
 
@@ -57,15 +58,23 @@ def body_of(request: TokenRequest, *, progress: bool) -> dict[str, Any]:
 def reply_of(timed: Timed) -> Reply:
     """Decode a stream; `position_start` and `steps` come from its progress events when it has any.
 
-    EngineFailed where the server contradicts itself or breaks off, RequestRefused where it says no.
+    EngineFailed where the server contradicts itself or breaks off or is not understood, RequestRefused where it says no.
     """
+    try:
+        return _read(timed)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        last = str(timed.events[-1][1] if timed.events else None)[:300]
+        raise EngineFailed(f"llama.cpp: sent an event of unknown form ({error!r}), the last one: {last}") from None
+
+
+def _read(timed: Timed) -> Reply:
     request = timed.request
     output, first_ns, logprob, processed = [], None, None, []
     for read_ns, event in timed.events:
         if "error" in event:
             raise _error(event["error"])
         if (progress := event.get("prompt_progress")) is not None:
-            processed.append(int(progress["processed"]))
+            processed.append(progress["processed"])
         elif event.get("tokens"):
             if first_ns is None:
                 first_ns = read_ns
@@ -80,21 +89,22 @@ def reply_of(timed: Timed) -> Reply:
         raise EngineFailed(f"llama.cpp: cache_n {hit} + prompt_n {computed} is not its prompt length {length}")
     if len(output) != request.max_tokens:
         raise _missing_output(len(output), last)
-    return Reply(
-        request_id=request.request_id,
-        prompt_len=length,
-        hit_len=hit,
-        hit_source="timings.cache_n" if hit is not None else "none",
-        position_start=processed[0] if processed else None,
-        position_source="prompt_progress.processed, first event" if processed else "none",
-        output_ids=tuple(output),
-        first_logprob=logprob,
-        sent_ns=timed.sent_ns,
-        first_token_ns=first_ns,
-        done_ns=done_ns,
-        steps=spans(processed, length) if processed else None,
-        native={"id_slot": last["id_slot"], "tokens_cached": last.get("tokens_cached"), "timings": last["timings"]},
-    )
+    fields = {
+        "request_id": request.request_id,
+        "prompt_len": length,
+        "hit_len": hit,
+        "hit_source": "timings.cache_n" if hit is not None else "none",
+        "position_start": processed[0] if processed else None,
+        "position_source": "prompt_progress.processed, first event" if processed else "none",
+        "output_ids": tuple(output),
+        "first_logprob": logprob,
+        "sent_ns": timed.sent_ns,
+        "first_token_ns": first_ns,
+        "done_ns": done_ns,
+        "steps": spans(processed, length) if processed else None,
+        "native": {"id_slot": last["id_slot"], "tokens_cached": last.get("tokens_cached"), "timings": last["timings"]},
+    }
+    return reply_from("llama.cpp", fields)
 
 
 def spans(starts: Sequence[int], end: int) -> tuple[Span, ...]:

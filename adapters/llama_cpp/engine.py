@@ -63,7 +63,10 @@ class LlamaCppEngine:
             self._log = None if self._log is None else ServerLog(server.process.log)
             self._client = self._connect()
             return True
-        erased = [self._client.post(f"/slots/{slot}?action=erase", {})[0] == 200 for slot in range(self._slots)]
+        try:
+            erased = [self._client.post(f"/slots/{slot}?action=erase", {})[0] == 200 for slot in range(self._slots)]
+        except EngineFailed as error:
+            raise self._failure(error) from None
         return all(erased) and not self._ram_cache
 
     def close(self) -> None:
@@ -96,11 +99,10 @@ class LlamaCppEngine:
         except EngineFailed as error:
             if UNFIT_OUTPUT in str(error):
                 raise unfit_output() from None
-            if self._process is None:
-                raise
-            what = self._process.exit_text(patience_s=2)
-            why = f"{self.facts.engine}: {what}" if what else str(error)
-            raise EngineFailed(f"{why}. {self._process.log_hint()}") from None
+            raise self._failure(error) from None
+
+    def _failure(self, error: EngineFailed) -> EngineFailed:
+        return error if self._process is None else self._process.failure(error)
 
     def _located(self, replies: list[Reply]) -> list[Reply]:
         """Add what the log says: the n-th reply of a slot belongs to the slot's n-th run."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from adapters.base import Adapter, EngineSpec
+from adapters.checked import facts_from
 from adapters.environments import python_for
 from adapters.llama_cpp.groups import groups_of
 from adapters.llama_cpp.kv_types import kv_type
 from adapters.llama_cpp_python.options import LlamaCppPythonOptions
-from adapters.worker import Worker, WorkerEngine, facts_from
+from adapters.worker import Worker, WorkerEngine
 from checkpoints import Checkpoint
-from vocabulary.engine import Engine, Mode
+from vocabulary.engine import Engine, EngineFacts, Mode
 from vocabulary.errors import EngineUnavailable, UsageError
 
 LAW = "llama-cpp-python@0.3"
@@ -59,27 +61,27 @@ class LlamaCppPythonAdapter(Adapter):
             request_timeout_s=spec.request_timeout_s,
             stop_timeout_s=spec.stop_timeout_s,
         )
-        said, groups = worker.facts, groups_of(model)
-        if (said["vocab_size"], said["dtype"]) != (model.vocab_size, model.dtype):
-            worker.close()
+        return WorkerEngine.with_facts(worker, lambda said: self._facts(said, spec, model))
+
+    def _facts(self, said: Mapping[str, Any], spec: EngineSpec, model: Checkpoint) -> EngineFacts:
+        groups = groups_of(model)
+        more = {
+            "engine": self.name,
+            "mode": spec.mode,
+            "device": spec.device,
+            "granule": 1,
+            "groups": groups,
+            "caps_last_token": False,
+            "notes": list(NOTES),
+        }
+        facts = facts_from(said, **more)
+        if (facts.vocab_size, facts.dtype) != (model.vocab_size, model.dtype):
             raise EngineUnavailable(
-                f"{self.name}: loaded {said['vocab_size']} tokens in {said['dtype']} from {model.gguf}, but its folder "
+                f"{self.name}: loaded {facts.vocab_size} tokens in {facts.dtype} from {model.gguf}, but its folder "
                 f"says {model.vocab_size} in {model.dtype}; make the folder again with `hitparity model make`"
             )
-        law, law_options = self.law_for(spec, said["options"], groups)
-        facts = facts_from(
-            said,
-            engine=self.name,
-            mode=spec.mode,
-            device=spec.device,
-            granule=1,
-            groups=groups,
-            caps_last_token=False,
-            law=law,
-            law_options=law_options,
-            notes=list(NOTES),
-        )
-        return WorkerEngine(worker, facts)
+        law, law_options = self.law_for(spec, facts.options, groups)
+        return dataclasses.replace(facts, law=law, law_options=law_options)
 
     def law_for(
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import Adapter, EngineSpec
+from adapters.checked import facts_from
 from adapters.environments import python_for
 from adapters.reference.law import DEFAULT_LAW, sized_law
 from adapters.reference.options import ReferenceOptions
-from adapters.worker import Worker, WorkerEngine, facts_from
+from adapters.worker import Worker, WorkerEngine
 from checkpoints import Checkpoint
 from reference_engine.config import ModelConfig
 from vocabulary.engine import Engine, Mode
@@ -69,16 +70,9 @@ class ReferenceAdapter(Adapter):
             request_timeout_s=spec.request_timeout_s,
             stop_timeout_s=spec.stop_timeout_s,
         )
-        facts = facts_from(
-            worker.facts,
-            engine=self.name,
-            version=self.default_version,
-            mode=spec.mode,
-            law=law,
-            law_options=law_options,
-            emulated=True,
-        )
-        return WorkerEngine(worker, facts)
+        more = {"engine": self.name, "version": self.default_version, "mode": spec.mode, "emulated": True}
+        more |= {"law": law, "law_options": law_options}
+        return WorkerEngine.with_facts(worker, lambda said: facts_from(said, **more))
 
     def law_for(
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]

@@ -123,7 +123,7 @@ class SglangAdapter(Adapter):
             info, model_info = client.get_json("/server_info"), client.get_json("/model_info")
         finally:
             client.close()
-        facts = facts_of(info, spec, model, str(model_info["model_type"]))
+        facts = facts_of(info, spec, model, model_info)
         try:
             law, options = self.law_for(spec, facts.options, facts.groups)
         except LawDoesNotCover as error:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
+from adapters.checked import reply_from
 from adapters.http import HttpClient
 from adapters.sglang.server import Launched, Server
 from adapters.sglang.transcript import decode
@@ -40,7 +41,10 @@ class SglangEngine:
     def reset(self) -> bool:
         """Flush the radix cache; EngineFailed when SGLang says that it did not."""
         path = f"/flush_cache?timeout={FLUSH_WAIT_S}"
-        status, body = self._client.post(path, None)
+        try:
+            status, body = self._client.post(path, None)
+        except EngineFailed as error:
+            raise self._failure(error) from None
         if status != 200:
             raise EngineFailed(
                 f"sglang: POST {path} answered {status}: {body[:200].decode(errors='replace')}. "
@@ -68,23 +72,30 @@ class SglangEngine:
         try:
             answer = decode(client.stream("/generate", body_of(request, rid)))
         except EngineFailed as error:
-            raise EngineFailed(self._obituary(error)) from None
+            raise self._failure(error) from None
+        if answer.rid != rid:
+            raise EngineFailed(f"sglang: asked as {rid}, answered another request's {answer.rid}")
+        if len(answer.output_ids) != request.max_tokens:
+            raise EngineFailed(
+                f"sglang: generated {len(answer.output_ids)} tokens, {request.max_tokens} were asked for"
+            )
         steps = self._steps(rid)
-        return Reply(
-            request_id=request.request_id,
-            prompt_len=answer.prompt_len,
-            hit_len=answer.hit_len,
-            hit_source="meta_info.cached_tokens",
-            position_start=steps[0][0] if steps else None,
-            position_source="probe: ForwardBatch.positions" if steps else "none",
-            output_ids=answer.output_ids,
-            first_logprob=answer.first_logprob,
-            sent_ns=sent_ns,
-            first_token_ns=answer.first_token_ns,
-            done_ns=answer.done_ns,
-            steps=steps,
-            native=answer.native,
-        )
+        fields = {
+            "request_id": request.request_id,
+            "prompt_len": answer.prompt_len,
+            "hit_len": answer.hit_len,
+            "hit_source": "meta_info.cached_tokens",
+            "position_start": steps[0][0] if steps else None,
+            "position_source": "probe: ForwardBatch.positions" if steps else "none",
+            "output_ids": answer.output_ids,
+            "first_logprob": answer.first_logprob,
+            "sent_ns": sent_ns,
+            "first_token_ns": answer.first_token_ns,
+            "done_ns": answer.done_ns,
+            "steps": steps,
+            "native": answer.native,
+        }
+        return reply_from("sglang", fields)
 
     def _check(self, request: TokenRequest) -> None:
         """Refuse what SGLang 0.5.23 takes and then dies of, or silently changes."""
@@ -111,11 +122,8 @@ class SglangEngine:
             )
         return steps
 
-    def _obituary(self, error: EngineFailed) -> str:
-        if self.launched is None:
-            return str(error)
-        ended = self.launched.process.exit_text(patience_s=2)
-        return f"{error}{f' (the server {ended})' if ended else ''}. {self.launched.process.log_hint()}"
+    def _failure(self, error: EngineFailed) -> EngineFailed:
+        return error if self.launched is None else self.launched.process.failure(error)
 
 
 def body_of(request: TokenRequest, rid: str) -> dict[str, Any]:

@@ -40,7 +40,9 @@ HYBRID = (
 GROUPS = {"llama": ("full",), "qwen3": ("full",), "gemma3_text": ("full",), "qwen3_5_text": ("full", "gdn")}
 
 
-def facts_of(info: Mapping[str, Any], spec: EngineSpec, model: Checkpoint, model_type: str) -> EngineFacts:
+def facts_of(
+    info: Mapping[str, Any], spec: EngineSpec, model: Checkpoint, model_info: Mapping[str, Any]
+) -> EngineFacts:
     """What the server says about itself, without the law.
 
     Raises EngineUnavailable when it runs another model or device than the experiment names, or answers in
@@ -48,15 +50,19 @@ def facts_of(info: Mapping[str, Any], spec: EngineSpec, model: Checkpoint, model
     """
     try:
         options = {name: info[name] for name in REPORTED} | {name: info[name] for name in HYBRID if name in info}
-        device, dtype = str(info["device"]), str(info["dtype"])
+        device, dtype, model_type = str(info["device"]), str(info["dtype"]), str(model_info["model_type"])
+        page_size, context_len = int(options["page_size"]), int(options["max_req_input_len"])
         if info["incremental_streaming_output"]:
             raise EngineUnavailable(
                 "sglang: the server streams output ids one by one; start it without --incremental-streaming-output"
             )
     except KeyError as error:
         raise EngineUnavailable(
-            f"sglang: /server_info has no {error}; hitparity knows the form of 0.5.23, this is {info.get('version')}"
+            f"sglang: /server_info and /model_info have no {error}; hitparity knows the form of 0.5.23, "
+            f"this is {info.get('version')}"
         ) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise EngineUnavailable(f"sglang: /server_info is not of the form of 0.5.23: {error}") from None
     if model_type != model.architecture:
         raise EngineUnavailable(
             f"sglang: the server runs a {model_type!r} model, the experiment's {model.name} is {model.architecture!r}"
@@ -69,10 +75,10 @@ def facts_of(info: Mapping[str, Any], spec: EngineSpec, model: Checkpoint, model
         mode=spec.mode,
         device=device,
         dtype=dtype,
-        granule=int(options["page_size"]),
+        granule=page_size,
         groups=GROUPS.get(model.architecture, (model.architecture,)),
         # One token below it is the longest prompt that SGLang takes; a few more output tokens would fit.
-        context_len=int(options["max_req_input_len"]),
+        context_len=context_len,
         vocab_size=model.vocab_size,
         options=options,
         can_salt=True,

@@ -19,6 +19,8 @@ KEPT = ("cached_tokens_details", "completion_tokens", "finish_reason", "num_retr
 class Answer:
     """One decoded stream."""
 
+    rid: str
+    """Of the request that the server says it answered."""
     prompt_len: int
     hit_len: int
     output_ids: tuple[int, ...]
@@ -54,13 +56,14 @@ def decode(events: Iterable[tuple[int, Any]]) -> Answer:
         info = last["meta_info"]
         logprobs = info.get("output_token_logprobs")
         return Answer(
-            prompt_len=int(info["prompt_tokens"]),
-            hit_len=int(info["cached_tokens"]),
-            output_ids=tuple(map(int, last["output_ids"])),
+            rid=str(info["id"]),
+            prompt_len=info["prompt_tokens"],
+            hit_len=info["cached_tokens"],
+            output_ids=tuple(last["output_ids"]),
             first_logprob=float(logprobs[0][0]) if logprobs else None,
             first_token_ns=first_ns,
             done_ns=last_ns,
             native={key: info[key] for key in KEPT if key in info},
         )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise EngineFailed(f"sglang: /generate sent an event of unknown form ({error!r}): {str(last)[:300]}") from None

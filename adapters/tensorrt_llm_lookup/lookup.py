@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import EngineSpec, Options
+from adapters.checked import facts_from
 from adapters.environments import python_for
-from adapters.worker import Worker, facts_from
+from adapters.worker import Worker
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.tensorrt_llm.v2 import TrtllmV2
 from vocabulary.engine import EngineFacts, Feature, Fidelity, Mode, Reply, TokenRequest

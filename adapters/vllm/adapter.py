@@ -49,7 +49,7 @@ class VllmAdapter(Adapter):
             request_timeout_s=spec.request_timeout_s,
             stop_timeout_s=spec.stop_timeout_s,
         )
-        return WorkerEngine(worker, complete_facts(worker.facts, Mode.WORKER, notes_for(spec, model)))
+        return WorkerEngine.with_facts(worker, lambda said: complete_facts(said, Mode.WORKER, notes_for(spec, model)))
 
     def law_for(
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]

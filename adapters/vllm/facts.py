@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from adapters.checked import facts_from
 from adapters.vllm.law import law_for, limits
-from adapters.worker import facts_from
 from vocabulary.engine import EngineFacts, Mode
 from vocabulary.errors import LawDoesNotCover
 
@@ -15,9 +16,10 @@ def complete_facts(raw: Mapping[str, Any], mode: Mode, notes: tuple[str, ...]) -
     """EngineFacts from the engine's own fields; where no law covers it, a note says why."""
     law: str | None = None
     law_options: dict[str, Any] = {}
+    facts = facts_from(raw, mode=mode)
     try:
-        law, law_options = law_for(raw["version"], raw["options"], tuple(raw["groups"]))
-        notes = (*notes, *limits(raw["options"]))
+        law, law_options = law_for(facts.version, facts.options, facts.groups)
+        notes = (*notes, *limits(facts.options))
     except LawDoesNotCover as error:
         notes = (*notes, str(error))
-    return facts_from(raw, mode=mode, law=law, law_options=law_options, notes=notes)
+    return dataclasses.replace(facts, law=law, law_options=law_options, notes=notes)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from adapters.checked import reply_from
 from adapters.http import HttpClient
 from adapters.process import EngineProcess
 from adapters.vllm.probe_log import Prefill, ProbeLog
@@ -16,7 +17,9 @@ from vocabulary.engine import EngineFacts, Reply, TokenRequest
 from vocabulary.errors import EngineFailed
 
 HIT_SOURCE = "usage.prompt_tokens_details.cached_tokens"
-COMPLETIONS = "/v1/completions"
+COMPLETIONS, RESET = "/v1/completions", "/reset_prefix_cache"
+ID_PREFIX = "cmpl-"
+"""What the server puts before the request's id; a proxy may answer with an id of its own."""
 
 
 class VllmServer:
@@ -53,11 +56,11 @@ class VllmServer:
                 with ThreadPoolExecutor(len(requests)) as pool:
                     exchanged = list(pool.map(self._exchange, self._clients, requests, ids))
         except EngineFailed as error:
-            raise self._with_log(error) from None
+            raise self._failure(error) from None
         prefills: Sequence[Prefill | None] = [None] * len(requests)
         if self._probe is not None:
             # The server names a completion's only prompt "cmpl-<request id>-0".
-            prefills = self._probe.take(f"cmpl-{request_id}-0" for request_id in ids)
+            prefills = self._probe.take(f"{ID_PREFIX}{request_id}-0" for request_id in ids)
         return [
             _reply(request, sent_ns, done_ns, transcript, prefill)
             for request, (sent_ns, done_ns, transcript), prefill in zip(requests, exchanged, prefills, strict=True)
@@ -65,11 +68,18 @@ class VllmServer:
 
     def reset(self) -> bool:
         """Ask for an empty prefix cache; False where the server does not offer it (VLLM_SERVER_DEV_MODE=1 does)."""
-        status, data = self._clients[0].post("/reset_prefix_cache", {})
+        try:
+            status, data = self._clients[0].post(RESET, {})
+        except EngineFailed as error:
+            raise self._failure(error) from None
         if status != 200:
             return False
-        # Old servers answer without a body.
-        return bool(json.loads(data)["success"]) if data else True
+        if not data:  # old servers
+            return True
+        try:
+            return json.loads(data)["success"] is True
+        except (ValueError, LookupError, TypeError):
+            raise EngineFailed(f"vllm: {RESET} answered neither yes nor no: {data[:200]!r}") from None
 
     def close(self) -> None:
         """Close the connections and stop the server if it is ours."""
@@ -82,28 +92,29 @@ class VllmServer:
         fields = body(request, self._served_name, request_id)
         sent_ns = time.monotonic_ns()
         transcript = decode(request, client.stream(COMPLETIONS, fields))
+        answered, asked = transcript.response_id, ID_PREFIX + request_id
+        if answered.startswith(f"{ID_PREFIX}hitparity.") and answered != asked:
+            raise EngineFailed(f"vllm: asked as {asked}, answered another request's {answered}")
         return sent_ns, time.monotonic_ns(), transcript
 
-    def _with_log(self, error: EngineFailed) -> EngineFailed:
-        if self._process is None:
-            return error
-        ended = self._process.exit_text(patience_s=2)
-        return EngineFailed(f"{error}{f'; the server {ended}' if ended else ''}. {self._process.log_hint()}")
+    def _failure(self, error: EngineFailed) -> EngineFailed:
+        return error if self._process is None else self._process.failure(error)
 
 
 def _reply(request: TokenRequest, sent_ns: int, done_ns: int, transcript: Transcript, prefill: Prefill | None) -> Reply:
-    return Reply(
-        request_id=request.request_id,
-        prompt_len=transcript.prompt_len,
-        hit_len=transcript.hit_len,
-        hit_source="none" if transcript.hit_len is None else HIT_SOURCE,
-        position_start=prefill.position_start if prefill else None,
-        position_source="scheduler" if prefill else "none",
-        output_ids=transcript.output_ids,
-        first_logprob=transcript.first_logprob,
-        sent_ns=sent_ns,
-        first_token_ns=transcript.first_token_ns,
-        done_ns=done_ns,
-        steps=prefill.steps if prefill else None,
-        native={"preemptions": prefill.preemptions} if prefill else {},
-    )
+    fields = {
+        "request_id": request.request_id,
+        "prompt_len": transcript.prompt_len,
+        "hit_len": transcript.hit_len,
+        "hit_source": "none" if transcript.hit_len is None else HIT_SOURCE,
+        "position_start": prefill.position_start if prefill else None,
+        "position_source": "scheduler" if prefill else "none",
+        "output_ids": transcript.output_ids,
+        "first_logprob": transcript.first_logprob,
+        "sent_ns": sent_ns,
+        "first_token_ns": transcript.first_token_ns,
+        "done_ns": done_ns,
+        "steps": prefill.steps if prefill else None,
+        "native": {"preemptions": prefill.preemptions} if prefill else {},
+    }
+    return reply_from("vllm", fields)

@@ -14,6 +14,7 @@ from vocabulary.errors import EngineFailed, RequestRefused
 class Transcript:
     """What one stream of events said."""
 
+    response_id: str
     prompt_len: int
     hit_len: int | None
     output_ids: tuple[int, ...]
@@ -46,16 +47,25 @@ def body(request: TokenRequest, served_name: str, request_id: str) -> dict[str, 
 def decode(request: TokenRequest, events: Iterable[tuple[int, Any]]) -> Transcript:
     """Read `(monotonic_ns, decoded data)` events up to the end.
 
-    Raises RequestRefused or EngineFailed for an error event, and EngineFailed when the stream is cut
-    short or the server computed another prompt than was sent.
+    Raises RequestRefused or EngineFailed for an error event, and EngineFailed when the stream is cut short or of
+    unknown form, or the server computed another prompt than was sent.
     """
+    seen = list(events)
+    try:
+        return _read(request, seen)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise EngineFailed(f"vllm: sent an event of unknown form ({error!r}): {str(seen[-1][1])[:300]}") from None
+
+
+def _read(request: TokenRequest, events: Iterable[tuple[int, Any]]) -> Transcript:
     output_ids: list[int] = []
     echoed: list[int] | None = None
     first_logprob = first_token_ns = usage = None
+    response_id = ""
     for now, event in events:
         if "error" in event:
             _raise(event["error"])
-        usage = event.get("usage") or usage
+        usage, response_id = event.get("usage") or usage, str(event.get("id", response_id))
         for choice in event["choices"]:
             echoed = choice.get("prompt_token_ids") or echoed
             if not (ids := choice.get("token_ids")):
@@ -69,8 +79,11 @@ def decode(request: TokenRequest, events: Iterable[tuple[int, Any]]) -> Transcri
         raise EngineFailed("vllm: the stream ended without a usage record")
     if echoed is None or tuple(echoed) != request.ids:
         raise EngineFailed("vllm: the server did not confirm the prompt token IDs it was sent")
+    if len(output_ids) != request.max_tokens:
+        raise EngineFailed(f"vllm: generated {len(output_ids)} tokens, {request.max_tokens} were asked for")
     details = usage.get("prompt_tokens_details")
     return Transcript(
+        response_id=response_id,
         prompt_len=usage["prompt_tokens"],
         hit_len=None if details is None else details.get("cached_tokens"),
         output_ids=tuple(output_ids),

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from adapters.base import EngineSpec, Options
+from adapters.checked import facts_from
 from adapters.process import EngineProcess, port_for
-from adapters.worker import Worker, facts_from
+from adapters.worker import Worker
 from vocabulary.engine import Mode, TokenRequest
 from vocabulary.errors import EngineFailed, EngineUnavailable
 
@@ -169,7 +170,7 @@ def test_a_reply_is_read_with_tuples_for_lists(tmp_path: Path) -> None:
         ({}, "`replies` is 'None', not a list"),
         ({"replies": []}, "not those of the 1 request"),
         ({"replies": [REPLY | {"request_id": "other"}]}, "not those of the 1 request"),
-        ({"replies": [5]}, "made-up: reply of the worker: "),
+        ({"replies": [5]}, "made-up: reply: "),
         ({"replies": [{"request_id": "r"}]}, "prompt_len: "),
         ({"replies": [REPLY | {"hit_len": "1"}]}, "hit_len: "),
         ({"replies": [REPLY | {"output_ids": None}]}, "output_ids: "),
@@ -194,7 +195,7 @@ def test_a_reset_that_says_neither_yes_nor_no(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"granule": "16"}, "made-up: facts of the worker: granule: "),
+        ({"granule": "16"}, "made-up: facts: granule: "),
         ({"mode": "?"}, "mode: "),
         ({"groups": None}, "groups: "),
         ({"colour": "red"}, "unknown field colour"),

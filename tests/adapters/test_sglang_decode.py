@@ -159,8 +159,8 @@ def test_law() -> None:
 
 
 def test_server_that_does_not_fit_the_experiment() -> None:
-    assert facts_of(INFO, spec(), model(), "qwen3").context_len == 994
-    assert facts_of(INFO, spec(), model("gemma3_text"), "gemma3_text").groups == ("full",)
+    assert facts_of(INFO, spec(), model(), {"model_type": "qwen3"}).context_len == 994
+    assert facts_of(INFO, spec(), model("gemma3_text"), {"model_type": "gemma3_text"}).groups == ("full",)
     for info, running, why in (
         (INFO, "llama", "runs a 'llama' model"),
         (INFO | {"device": "cuda"}, "qwen3", "runs on 'cuda'"),
@@ -168,7 +168,7 @@ def test_server_that_does_not_fit_the_experiment() -> None:
         ({"version": "0.4"}, "qwen3", r"no 'page_size'.*this is 0\.4"),
     ):
         with pytest.raises(EngineUnavailable, match=why):
-            facts_of(info, spec(), model(), running)
+            facts_of(info, spec(), model(), {"model_type": running})
 
 
 def test_refused_before_anything_starts(tmp_path: Path) -> None:
