@@ -111,6 +111,8 @@ class Law(ABC):
     caps_last_token: bool = True
     can_salt: bool = True
     """Whether `TokenRequest.namespace` separates caches; where not, the rule has no such thing."""
+    reset_forgets_all: bool = True
+    """False where something outlives a reset, such as the order in which slots were used."""
     pool_tokens: int | None
     """Tokens of the pool; None: unbounded."""
     rooms: tuple[Room, ...] = ()

@@ -152,6 +152,7 @@ class LlamaCppServer(Law):
         if follows:
             self.rooms = tuple(Room(group, self.pool_tokens) for group in options.groups)
         self._cells = cells or UNBOUNDED
+        self.reset_forgets_all = ram is not None or options.n_parallel == 1
         self.rule = CheckpointRule(
             limit=0 if options.whole else options.n_ctx_checkpoints,
             min_step=options.checkpoint_min_step,
