@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from harness.experiment import Checks
 from harness.interrupt import Interrupt
-from harness.judge import Judge
-from harness.plan import Cell
+from harness.judge import Judge, Judgement
+from harness.plan import Cell, scale_of
 from harness.records import INVALIDATING, Entry, Finding, FindingKind, RequestRecord, Role
 from harness.store import RequestLog
 from vocabulary.engine import Engine, Feature, Fidelity, Reply, TokenRequest
 from vocabulary.errors import UsageError
-from workloads.sequence import Ids, Send, fingerprint
+from workloads.sequence import Ids, Send, batches, fingerprint, prompt_lengths
 from workloads.source import TokenSource
 
 SENTINEL_LEN = 33
@@ -62,12 +62,14 @@ class CellRun:
 
     def run(self, source: TokenSource) -> CellOutcome:
         """Send everything; raises what the engine raises, with all requests so far written."""
-        sends = self._cell.workload.family.build(self._cell.workload.parameters, source)
+        workload = self._cell.workload
+        sends = workload.family.sends(workload.parameters.at(scale_of(self._engine.facts)), source)
         if not sends:
             raise UsageError(
                 f"{self._cell.id}: the workload sends nothing; give family {self._cell.workload.name!r} more"
             )
         self._refuse_too_long(sends)
+        self._refuse_keys(sends)
         self._reset()
         if self._checks.verify_reset:
             self._verify_reset(source)
@@ -79,34 +81,42 @@ class CellRun:
     def _send_workload(self, sends: Sequence[Send]) -> list[tuple[TokenRequest, str, Reply]]:
         probes: list[tuple[TokenRequest, str, Reply]] = []
         outputs: list[Ids] = []
-        for send in sends:
-            if send.reset_before and probes:
+        for batch in batches(sends):
+            if batch[0].reset_before and probes:
                 self._reset()
-            request = self._request(send.prompt(outputs), send.max_tokens, send.namespace, send.features)
-            reply = self._exchange(request, send.label, Role.PROBE)
-            if not probes and reply.hit_len:
-                self._find(FindingKind.RESET_FAILED, f"the first prompt hit {reply.hit_len} tokens on an empty cache")
-            outputs.append(reply.output_ids)
-            probes.append((request, send.label, reply))
+            more = self._more_features
+            requests = [send.request(self._name(number), outputs, more) for number, send in enumerate(batch)]
+            replies = self._exchange(requests, batch, Role.PROBE)
+            if not probes and all(reply.hit_len for reply in replies):
+                hit = min(reply.hit_len or 0 for reply in replies)
+                self._find(FindingKind.RESET_FAILED, f"the first prompt hit {hit} tokens on an empty cache")
+            outputs += [reply.output_ids for reply in replies]
+            # Beside others a prompt is computed in other shapes: such a run is no cold one to compare with.
+            alone = len(batch) == 1
+            probes += [
+                (request, send.label, reply if alone or reply.hit_len else replace(reply, hit_len=None))
+                for request, send, reply in zip(requests, batch, replies, strict=True)
+            ]
         return probes
 
     def _verify_reset(self, source: TokenSource) -> None:
         """A prompt that is known to be cached must miss after a reset."""
         facts = self._engine.facts
         length = min(max(SENTINEL_LEN, 2 * facts.granule + 1), facts.context_len - 1)
-        ids = source.fresh(length)
+        ids = tuple(source.fresh(length))
         # States and windows may need more than two granules; the law knows.
         while self._judge.would_hit(ids) is False and 2 * length < facts.context_len:
             length = 2 * length
-            ids = source.fresh(length)
-        self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
-        warm = self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
+            ids = tuple(source.fresh(length))
+        sentinel = Send(label="sentinel", parts=(ids,))
+        self._once(sentinel, Role.SENTINEL)
+        warm = self._once(sentinel, Role.SENTINEL)
         if warm.hit_len is None:
             self._find(FindingKind.NO_WARM_HIT, "the engine reports no hit length, so nothing can be said about hits")
         elif warm.hit_len == 0:
             self._find(FindingKind.NO_WARM_HIT, f"a prompt of {length} tokens sent twice in a row did not hit")
         self._reset()
-        cold = self._exchange(self._request(ids), "sentinel", Role.SENTINEL)
+        cold = self._once(sentinel, Role.SENTINEL)
         if cold.hit_len:
             self._find(FindingKind.RESET_FAILED, f"a prompt hit {cold.hit_len} tokens after the reset")
         self._reset()
@@ -127,8 +137,9 @@ class CellRun:
             missing = 2 - len(cold.get(key, ())) if number == 0 else 1
             for _ in range(max(1, missing)):
                 self._reset()
-                again = self._request(request.ids, request.max_tokens, request.namespace, request.features)
-                reply = self._exchange(again, label, Role.CONTROL)
+                reply = self._exchange(
+                    [replace(request, request_id=self._name())], [Send(label=label, parts=())], Role.CONTROL
+                )[0]
                 if reply.hit_len:
                     self._find(FindingKind.RESET_FAILED, f"control run of {label!r} hit {reply.hit_len} tokens")
                     return
@@ -151,9 +162,8 @@ class CellRun:
 
     def _refuse_too_long(self, sends: Sequence[Send]) -> None:
         context = self._engine.facts.context_len
-        for number, send in enumerate(sends):
-            earlier = [(0,) * s.max_tokens for s in sends[:number]]
-            needed = len(send.prompt(earlier)) + send.max_tokens
+        for number, (send, length) in enumerate(zip(sends, prompt_lengths(sends), strict=True)):
+            needed = length + send.max_tokens
             if needed > context:
                 raise UsageError(
                     f"{self._cell.id}: send {number + 1} ({send.label!r}) needs {needed} tokens and "
@@ -161,17 +171,23 @@ class CellRun:
                     f"a longer context"
                 )
 
-    def _request(
-        self,
-        ids: Ids,
-        max_tokens: int = 1,
-        namespace: str | None = None,
-        features: frozenset[Feature] = frozenset(),
-    ) -> TokenRequest:
-        if self._checks.logprobs:
-            features |= {Feature.LOGPROB}
-        name = f"{self._cell.id}-{self._log.lines:05d}"
-        return TokenRequest(request_id=name, ids=ids, max_tokens=max_tokens, namespace=namespace, features=features)
+    def _refuse_keys(self, sends: Sequence[Send]) -> None:
+        facts, label = self._engine.facts, self._cell.engine_label
+        remedy = "leave it out with the workload's `engines`"
+        if not facts.can_salt and any(send.namespace is not None for send in sends):
+            raise UsageError(f"{self._cell.id}: {label} has no cache salt; {remedy}")
+        if facts.fidelity is Fidelity.SERVED and any(send.lora is not None for send in sends):
+            raise UsageError(f"{self._cell.id}: {label} is served without adapters; {remedy}")
+
+    @property
+    def _more_features(self) -> frozenset[Feature]:
+        return frozenset({Feature.LOGPROB}) if self._checks.logprobs else frozenset()
+
+    def _name(self, ahead: int = 0) -> str:
+        return f"{self._cell.id}-{self._log.lines + ahead:05d}"
+
+    def _once(self, send: Send, role: Role) -> Reply:
+        return self._exchange([send.request(self._name(), (), self._more_features)], [send], role)[0]
 
     def _reset(self) -> None:
         if not self._engine.reset():
@@ -185,62 +201,78 @@ class CellRun:
         if finding not in self._findings:
             self._findings.append(finding)
 
-    def _exchange(self, request: TokenRequest, label: str, role: Role) -> Reply:
-        """Send, judge, write; a signal in between waits until the line is written."""
+    def _exchange(self, requests: Sequence[TokenRequest], sends: Sequence[Send], role: Role) -> list[Reply]:
+        """Send at one moment, judge, write; a signal in between waits until the lines are written."""
         with self._interrupt.deferred():
-            reply = self._engine.send(request)
-            judgement = self._judge.judge(request, reply)
-            key = fingerprint(request.ids)
-            repetition = self._repetitions.get(key, 0)
-            self._repetitions[key] = repetition + 1
-            facts, expectation = self._engine.facts, judgement.expectation
-            start = judgement.ledger.reused if judgement.ledger else None
-            record = RequestRecord(
-                cell=self._cell.id,
-                request_id=request.request_id,
-                index=self._log.lines,
-                role=role,
-                label=label,
-                repetition=repetition,
-                engine=facts.engine,
-                engine_label=self._cell.engine_label,
-                version=facts.version,
-                mode=facts.mode,
-                fidelity=facts.fidelity,
-                device=facts.device,
-                law=judgement.law,
-                emulated=facts.emulated,
-                model=self._cell.model,
-                workload=self._cell.workload.name,
-                namespace=request.namespace,
-                prompt_sha256=key,
-                prompt_len=request.prompt_len,
-                lcp_len=judgement.lcp_len,
-                hit_len=reply.hit_len,
-                hit_source=reply.hit_source,
-                position_start=reply.position_start,
-                position_source=reply.position_source,
-                tail_len=None if start is None else request.prompt_len - start,
-                steps=reply.steps,
-                sent_ns=reply.sent_ns,
-                ttft_ns=reply.ttft_ns,
-                total_ns=reply.done_ns - reply.sent_ns,
-                output_ids=reply.output_ids,
-                first_logprob=reply.first_logprob,
-                expected_hit_len=expectation.hit_len if expectation else None,
-                expected_position_start=expectation.position_start if expectation else None,
-                ledger=tuple(
-                    Entry(start=i.start, end=i.end, cause=i.cause)
-                    for i in (judgement.ledger.intervals if judgement.ledger else ())
-                ),
-                junction=expectation.junction if expectation else None,
-                findings=judgement.findings,
-                native=dict(reply.native) | ({"law_left": self._judge.left} if self._judge.left else {}),
-            )
-            self._log.append(record)
-            self._kinds.update(finding.kind for finding in judgement.findings)
-            self._on_request(record)
-        return reply
+            if len(requests) == 1:
+                replies = [self._engine.send(requests[0])]
+                judgements = [self._judge.judge(requests[0], replies[0])]
+            else:
+                replies = self._engine.send_together(requests)
+                judgements = self._judge.judge_together(requests, replies)
+            for request, send, reply, judgement in zip(requests, sends, replies, judgements, strict=True):
+                self._write(request, send, role, reply, judgement, together=len(requests))
+        return replies
+
+    def _write(
+        self, request: TokenRequest, send: Send, role: Role, reply: Reply, judgement: Judgement, *, together: int
+    ) -> None:
+        findings = judgement.findings
+        if send.at_most is not None and reply.hit_len is not None and reply.hit_len > send.at_most:
+            detail = f"hit {reply.hit_len} where the workload allows {send.at_most}"
+            findings = (*findings, Finding(kind=FindingKind.FORBIDDEN_HIT, detail=detail))
+        key = fingerprint(request.ids)
+        repetition = self._repetitions.get(key, 0)
+        self._repetitions[key] = repetition + 1
+        facts, expectation = self._engine.facts, judgement.expectation
+        start = judgement.ledger.reused if judgement.ledger else None
+        record = RequestRecord(
+            cell=self._cell.id,
+            request_id=request.request_id,
+            index=self._log.lines,
+            role=role,
+            label=send.label,
+            repetition=repetition,
+            engine=facts.engine,
+            engine_label=self._cell.engine_label,
+            version=facts.version,
+            mode=facts.mode,
+            fidelity=facts.fidelity,
+            device=facts.device,
+            law=judgement.law,
+            emulated=facts.emulated,
+            model=self._cell.model,
+            workload=self._cell.workload.name,
+            namespace=request.namespace,
+            lora=request.lora,
+            together=together,
+            prompt_sha256=key,
+            prompt_len=request.prompt_len,
+            lcp_len=judgement.lcp_len,
+            hit_len=reply.hit_len,
+            hit_source=reply.hit_source,
+            position_start=reply.position_start,
+            position_source=reply.position_source,
+            tail_len=None if start is None else request.prompt_len - start,
+            steps=reply.steps,
+            sent_ns=reply.sent_ns,
+            ttft_ns=reply.ttft_ns,
+            total_ns=reply.done_ns - reply.sent_ns,
+            output_ids=reply.output_ids,
+            first_logprob=reply.first_logprob,
+            expected_hit_len=expectation.hit_len if expectation else None,
+            expected_position_start=expectation.position_start if expectation else None,
+            ledger=tuple(
+                Entry(start=i.start, end=i.end, cause=i.cause)
+                for i in (judgement.ledger.intervals if judgement.ledger else ())
+            ),
+            junction=expectation.junction if expectation else None,
+            findings=findings,
+            native=dict(reply.native) | ({"law_left": self._judge.left} if self._judge.left else {}),
+        )
+        self._log.append(record)
+        self._kinds.update(finding.kind for finding in findings)
+        self._on_request(record)
 
 
 def _difference(cold: Reply, other: Reply, tolerance: float) -> str | None:

@@ -66,7 +66,8 @@ def installed(engine: str) -> Examination:
 
 def _probe(engine: str, started: Engine) -> Examination:
     facts = started.facts
-    ids = TokenSource(0, facts.vocab_size).fresh(min(max(33, 2 * facts.granule + 1), facts.context_len - 1))
+    length = min(max(33, 2 * facts.granule + 1), facts.context_len - 1)
+    ids = tuple(TokenSource(0, facts.vocab_size).fresh(length))
     judge, remarks = Judge(facts), list(facts.notes)
 
     def send(name: str) -> Reply:

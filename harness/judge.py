@@ -6,14 +6,14 @@ history of computed tokens beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.records import Finding, FindingKind
-from reference_engine.laws.base import Expectation
-from reference_engine.laws.parts.history import History
+from reference_engine.laws.base import Expectation, Law
+from reference_engine.laws.parts.history import History, common_prefix
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Reply, TokenRequest
 from vocabulary.errors import LawDoesNotCover
@@ -34,12 +34,25 @@ class Judgement:
     """The law behind the expectation; None: none covers the engine, or it was left on the way (`Judge.left`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What could be reused of a prompt at best, in tokens."""
+
+    before: int
+    """Computed in this namespace before it was sent."""
+    lcp: int
+    """Or sent in this namespace together with it."""
+    novel: int
+    """Tokens up to here were computed before, in any namespace, or sent together with it and listed earlier."""
+
+
 class Judge:
     """Judges the replies of one engine."""
 
     def __init__(self, facts: EngineFacts) -> None:
         self._facts = facts
         self._law = make_law(facts.law, facts.law_options) if facts.law else None
+        self._rejoins: Law | None = None
         self.left: str | None = None
         """Why the law was left: a request went beyond what it covers, and nothing after it is predicted."""
         self._history = History()
@@ -47,21 +60,37 @@ class Judge:
     def reset(self) -> None:
         """The engine was asked to forget."""
         self._history.clear()
+        if self._rejoins is not None:
+            self._law, self._rejoins, self.left = self._rejoins, None, None
         if self._law:
             self._law.reset()
 
     def judge(self, request: TokenRequest, reply: Reply) -> Judgement:
         """Explain one reply; call it once per request, in the order they were sent."""
-        ids = request.array
-        lcp = self._history.lcp(ids, request.namespace)
-        elsewhere = self._history.lcp_elsewhere(ids, request.namespace)
+        return self._judge(request, reply, self._known([request])[0])
+
+    def judge_together(self, requests: Sequence[TokenRequest], replies: Sequence[Reply]) -> list[Judgement]:
+        """Replies to requests sent at one moment: nothing is predicted for them, nor after them until a reset.
+
+        Laws state serial order, and who is served first, and what of it is published when, is the engine's affair.
+        """
+        known = self._known(requests)
+        if self._law is not None:
+            self.left = f"{len(requests)} requests were sent together; {self._law.id} states serial order"
+            # Where a reset leaves something behind, the law cannot know what the requests left there.
+            self._rejoins = self._law if self._law.reset_forgets_all else None
+            self._law = None
+        return [self._judge(*each) for each in zip(requests, replies, known, strict=True)]
+
+    def _judge(self, request: TokenRequest, reply: Reply, known: _Known) -> Judgement:
         computed = np.asarray(request.ids + reply.output_ids[:-1], np.int32)
-        self._history.add(computed, request.namespace)
+        self._history.add(computed, _space(request))
         expectation = self._predict(request, reply)
-        findings = tuple(_findings(self._facts, request, reply, lcp, expectation))
+        findings = tuple(_findings(self._facts, request, reply, known.lcp, expectation))
         start = reply.hit_len if reply.position_start is None else reply.position_start
+        law = self._facts.law if expectation else None
         if start is None or any(f.kind is FindingKind.OUT_OF_RANGE for f in findings):
-            return Judgement(lcp, expectation, None, findings, self._facts.law if expectation else None)
+            return Judgement(known.lcp, expectation, None, findings, law)
         if expectation:
             ledger = expectation.ledger.observed(start)
         else:
@@ -69,13 +98,28 @@ class Judge:
             ledger = Ledger.waterfall(
                 request.prompt_len,
                 [
-                    (Cause.NOVEL, max(lcp, elsewhere, start)),
-                    (Cause.NAMESPACE, max(lcp, start)),
+                    (Cause.NOVEL, max(known.novel, start)),
+                    (Cause.NAMESPACE, max(known.lcp, start)),
                     (Cause.LAST_TOKEN, cap),
+                    (Cause.IN_FLIGHT, max(known.before, start)),
                     (Cause.NO_LAW, start),
                 ],
             )
-        return Judgement(lcp, expectation, ledger, findings, self._facts.law if expectation else None)
+        return Judgement(known.lcp, expectation, ledger, findings, law)
+
+    def _known(self, requests: Sequence[TokenRequest]) -> list[_Known]:
+        """Of requests sent at one moment, before any of them is remembered."""
+        found = []
+        for index, request in enumerate(requests):
+            ids, space = request.array, _space(request)
+            before = self._history.lcp(ids, space)
+            beside = [
+                common_prefix(ids, other.array) if other is not request and _space(other) == space else 0
+                for other in requests
+            ]
+            novel = max([before, *beside[:index], self._history.lcp_elsewhere(ids, space)])
+            found.append(_Known(before, max(before, *beside), novel))
+        return found
 
     def would_hit(self, ids: tuple[int, ...]) -> bool | None:
         """Whether the law says that these IDs, sent twice to an empty cache, hit the second time; None: no law."""
@@ -100,6 +144,11 @@ class Judge:
             self._law, self.left = None, str(error)
             return None
         return expectation
+
+
+def _space(request: TokenRequest) -> str | None:
+    """What separates equal prompts: salt and adapter."""
+    return request.namespace if request.lora is None else repr((request.namespace, request.lora))
 
 
 def _findings(

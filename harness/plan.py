@@ -7,15 +7,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from adapters.base import EngineSpec
 from harness.experiment import Experiment
+from reference_engine.laws.entry import GROUPS
+from reference_engine.laws.registry import make_law
+from vocabulary.engine import EngineFacts
 from vocabulary.errors import UsageError
+from vocabulary.groups import parse_groups
 from workloads.families.base import Parameters
+from workloads.lengths import Scale
 from workloads.registry import Family
 
 MAX_SLUG = 80
 """Longest part of a folder name; longer labels are cut, and numbered where that makes them equal."""
+POOL_OPTIONS = ("pool_tokens", "max_total_tokens", "max_total_num_tokens", "n_ctx")
+"""Options in which engines report the tokens of their pool."""
 ONLY_KEYS = ("engine", "label", "model", "workload")
 
 
@@ -27,6 +35,14 @@ class PlannedWorkload:
     family: Family
     parameters: Parameters
     seed: int
+
+    def parameters_on(self, facts: EngineFacts | None) -> dict[str, Any]:
+        """The parameters as JSON values: lengths on that engine, or as written where it or their meaning is missing."""
+        try:
+            parameters = self.parameters if facts is None else self.parameters.at(scale_of(facts))
+        except UsageError:  # the cell has failed for it, and its manifest says so
+            parameters, facts = self.parameters, None
+        return parameters.model_dump(mode="json") | (parameters.given if facts is None else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,21 @@ class Group:
     def log_folder(self) -> str:
         """Where the engine's log goes, relative to the run folder: cells of a group share one engine."""
         return f"engines/{self.id}"
+
+
+def scale_of(facts: EngineFacts) -> Scale:
+    """What the units of relative lengths stand for on a started engine.
+
+    The window is that of its layer groups, or of the groups its law reads; the pool is its law's, or the one it
+    reports.
+    """
+    groups = parse_groups(facts.law_options.get(GROUPS, facts.groups))
+    window = next((group.window for group in groups if group.window is not None), None)
+    pool = make_law(facts.law, facts.law_options).pool_tokens if facts.law else None
+    for name in POOL_OPTIONS:
+        if pool is None and isinstance(size := facts.options.get(name), int):
+            pool = size
+    return Scale(granule=facts.granule, window=window, pool=pool)
 
 
 def plan(experiment: Experiment, only: Sequence[str] = ()) -> tuple[Group, ...]:

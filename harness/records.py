@@ -33,6 +33,8 @@ class FindingKind(StrEnum):
     APPROXIMATE = "approximate"
     """The hit is longer than the true common prefix with anything computed before, or part of it was computed behind
     another prefix and moved."""
+    FORBIDDEN_HIT = "forbidden_hit"
+    """A hit where the workload allows none: under another salt or adapter, on rearranged tokens, after a reset."""
     UNBACKED = "unbacked"
     """The hit is longer than what some group of layers really holds: the model computes on other memory."""
     OUT_OF_RANGE = "out_of_range"
@@ -125,12 +127,17 @@ class RequestRecord(_Record):
     """The workload's name in the experiment."""
     namespace: str | None
     """Cache salt; null: none was sent."""
+    lora: str | None = None
+    """Adapter; null: none was asked for. Only laws and lookups know any."""
+    together: int = 1
+    """Requests sent at the same moment, this one included. With more than one nothing is predicted (`law`) until the
+    next reset: laws state serial order."""
     prompt_sha256: str
     """Of the IDs as little-endian u32."""
     prompt_len: int
     """Tokens sent."""
     lcp_len: int
-    """Longest common prefix with anything computed in this namespace since the last reset."""
+    """Longest common prefix with anything computed in this namespace since the last reset, or sent together with it."""
     hit_len: int | None
     """Tokens the engine says it took from its cache."""
     hit_source: str

@@ -220,7 +220,7 @@ class Runner:
             model_fingerprint=model.fingerprint if model else "",
             workload=cell.workload.name,
             family=cell.workload.family.name,
-            parameters=cell.workload.parameters.model_dump(mode="json"),
+            parameters=cell.workload.parameters_on(engine.facts if engine else None),
             seed=cell.workload.seed,
             requests=requests.read_bytes().count(b"\n") if requests.exists() else 0,
             engine_log=f"{group.log_folder}/engine.log",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import numpy as np
 
 from vocabulary.errors import UsageError
-from workloads.sequence import Ids
+from workloads.sequence import Ids, Run
 
 
 class TokenSource:
@@ -33,15 +34,22 @@ class TokenSource:
         self._rng = np.random.default_rng(seed)
         self._ids = np.asarray([i for i in range(vocab_size) if i not in reserved], np.int64)
         self._firsts = self._rng.permutation(self._ids)
-        self._used_firsts = 0
+        self._used_firsts, self._runs = 0, False
         self._encode, self._read_text = encode, read_text
 
-    def any(self, count: int) -> Ids:
-        """`count` random IDs."""
-        return tuple(int(i) for i in self._rng.choice(self._ids, count))
+    def drawing(self, runs: bool) -> Self:
+        """Draw stretches of one shuffled list of all IDs (`Run`) from now on, or random IDs again."""
+        self._runs = runs
+        return self
 
-    def fresh(self, count: int) -> Ids:
-        """`count` random IDs whose first is new to this source; UsageError when the vocabulary is used up."""
+    def any(self, count: int) -> Sequence[int]:
+        """`count` IDs, whatever they are."""
+        if self._runs:
+            return Run(self._firsts, int(self._rng.integers(len(self._firsts))), count)
+        return tuple(self._rng.choice(self._ids, count).tolist())
+
+    def fresh(self, count: int) -> Sequence[int]:
+        """`count` IDs whose first is new to this source; UsageError when the vocabulary is used up."""
         if count == 0:
             return ()
         if self._used_firsts == len(self._firsts):
@@ -49,16 +57,24 @@ class TokenSource:
                 f"the workload needs more than {len(self._firsts)} unrelated prompts, more than the model has IDs; "
                 f"shorten its lists"
             )
-        first = int(self._firsts[self._used_firsts])
-        self._used_firsts += 1
-        return (first, *self.any(count - 1))
+        place, self._used_firsts = self._used_firsts, self._used_firsts + 1
+        if self._runs:
+            return Run(self._firsts, place, count)
+        return (int(self._firsts[place]), *self.any(count - 1))
 
-    def differing(self, count: int, *others: int) -> Ids:
-        """`count` random IDs whose first is none of `others`."""
+    def differing(self, count: int, *others: int) -> Sequence[int]:
+        """`count` IDs whose first is none of `others`."""
+        if len(set(others)) >= len(self._ids):
+            raise UsageError(f"{len(self._ids)} IDs are too few for {len(others)} prompts that differ at one place")
         ids = self.any(count)
         while count and ids[0] in others:
-            ids = (int(self._rng.choice(self._ids)), *ids[1:])
+            ids = self.any(count) if self._runs else (int(self._rng.choice(self._ids)), *ids[1:])
         return ids
+
+    def two(self) -> tuple[int, int]:
+        """Two different IDs."""
+        first = self.any(1)[0]
+        return first, self.differing(1, first)[0]
 
     def text(self, text: str) -> Ids:
         """A text's IDs by the model's own tokenizer, without special tokens."""

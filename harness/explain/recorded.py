@@ -14,7 +14,6 @@ from harness.explain.counterfactual import Sent, World
 from harness.records import CellManifest, RequestRecord, Role
 from harness.runner import open_model, read_document
 from harness.store import Run, load_run
-from vocabulary.engine import TokenRequest
 from vocabulary.errors import HitparityError, LawDoesNotCover, UsageError
 from workloads.registry import FAMILIES
 from workloads.sequence import fingerprint
@@ -39,26 +38,22 @@ def world_of(run: Run, cell: CellManifest, record: RequestRecord) -> World:
     facts = cell.facts or {}
     if not facts.get("law"):
         raise LawDoesNotCover(f"{record.engine_label}: no law covers it as configured")
+    if record.law is None:
+        why = record.native.get("law_left", "no law covers it as configured")
+        raise LawDoesNotCover(f"{record.request_id}: nothing was predicted: {why}")
     source = _source(run, cell)
     family = FAMILIES[cell.family]
-    sends = family.build(family.parameters.model_validate(cell.parameters), source)
+    sends = family.sends(family.parameters.model_validate(cell.parameters), source)
     probes = [each for each in run.requests if each.cell == cell.cell and each.role is Role.PROBE]
     outputs: list[tuple[int, ...]] = []
     sent: list[Sent] = []
     for send, probe in zip(sends, probes, strict=False):
-        ids = send.prompt(outputs)
-        if fingerprint(ids) != probe.prompt_sha256:
+        request = send.request(probe.request_id, outputs)
+        if fingerprint(request.ids) != probe.prompt_sha256:
             raise UsageError(
                 f"{probe.request_id}: the prompt drawn again is not the recorded one; was it measured with another "
                 f"hitparity, model or document?"
             )
-        request = TokenRequest(
-            request_id=probe.request_id,
-            ids=ids,
-            max_tokens=send.max_tokens,
-            namespace=send.namespace,
-            features=send.features,
-        )
         sent.append(Sent(request, probe.output_ids))
         outputs.append(probe.output_ids)
         if probe.request_id == record.request_id:

@@ -27,7 +27,7 @@ MAX_TOKENS, PROMPTS = 12, 4
 def greedy(spec: EngineSpec, model: Checkpoint, folder: Path) -> list[tuple[int, ...]]:
     """IDs generated behind random prompts of 200 tokens."""
     source = TokenSource(11, model.vocab_size, reserved=model.reserved_ids)
-    prompts = [source.any(200) for _ in range(PROMPTS)]
+    prompts = [tuple(source.any(200)) for _ in range(PROMPTS)]
     folder.mkdir()
     engine = adapter_for(spec.engine).start(spec, model, folder)
     try:

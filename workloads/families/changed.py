@@ -10,12 +10,13 @@ Separates: token, page and block granularity; what one early change costs; one s
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from workloads.families.base import Length, Parameters
-from workloads.sequence import Send
+from workloads.families.base import Parameters
+from workloads.lengths import Length, Span
+from workloads.sequence import Part, Send
 from workloads.source import TokenSource
 
 
@@ -24,9 +25,9 @@ class Changed(Parameters):
 
     shared: Length = 1024
     suffix: Length = 14
-    extra: Annotated[int, Field(ge=0)] = 2
+    extra: Span = 2
     """Leading suffix tokens that A and B have in common."""
-    changed_index: Annotated[int, Field(ge=0)] = 17
+    changed_index: Span = 17
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -42,13 +43,13 @@ def changed(parameters: Changed, source: TokenSource) -> tuple[Send, ...]:
     shared = source.fresh(parameters.shared)
     own_a = source.any(parameters.suffix)
     common, rest = own_a[: parameters.extra], parameters.suffix - parameters.extra
-    own_b = common + source.differing(rest, own_a[parameters.extra])
+    own_b = (common, source.differing(rest, own_a[parameters.extra]))
     at = parameters.changed_index
     other = source.differing(1, shared[at])
-    prompts = {
+    prompts: dict[str, tuple[Part, ...]] = {
         "A": (shared, own_a),
-        "B": (shared, own_b),
-        "B'": (shared[:at] + other + shared[at + 1 :], own_b),
+        "B": (shared, *own_b),
+        "B'": (shared[:at], other, shared[at + 1 :], *own_b),
     }
     order = ("A", "B", "B'", "A", "A", "B", "B'")
     return tuple(Send(label=name, parts=prompts[name], max_tokens=parameters.max_tokens) for name in order)

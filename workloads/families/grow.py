@@ -9,19 +9,16 @@ Separates: whether generated tokens can be hit, and where the resume point of a 
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from workloads.families.base import Count, Length, Parameters
-from workloads.sequence import OutputOf, Send
+from workloads.families.base import Count, Parameters
+from workloads.lengths import Length
+from workloads.sequence import OutputOf, Part, Send
 from workloads.source import TokenSource
 
 
 class Grow(Parameters):
     """Lengths in tokens; `max_tokens` is the length of an answer."""
 
-    max_tokens: Annotated[int, Field(ge=1, le=10_000)] = 30
+    max_tokens: Length = 30
     first: Length = 300
     question: Length = 20
     turns: Count = 3
@@ -29,7 +26,7 @@ class Grow(Parameters):
 
 def grow(parameters: Grow, source: TokenSource) -> tuple[Send, ...]:
     """One send per turn."""
-    parts: tuple[tuple[int, ...] | OutputOf, ...] = (source.fresh(parameters.first),)
+    parts: tuple[Part, ...] = (source.fresh(parameters.first),)
     sends = []
     for turn in range(parameters.turns):
         sends.append(Send(label=f"turn {turn + 1}", parts=parts, max_tokens=parameters.max_tokens))

@@ -9,12 +9,14 @@ half, so that drift takes from both alike. The first pairs of each length are wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
 
-from workloads.families.base import Count, Length, Parameters
-from workloads.sequence import Ids, Send
+from workloads.families.base import Count, Parameters
+from workloads.lengths import Length
+from workloads.sequence import Send
 from workloads.source import TokenSource
 
 PRIME, COLD, WARM = "prime", "cold", "warm"
@@ -46,7 +48,9 @@ def pairs(parameters: Pairs, source: TokenSource) -> tuple[Send, ...]:
     return tuple(sends)
 
 
-def _half(name: str, kind: str, shared: Ids, first: Ids, second: Ids, max_tokens: int) -> list[Send]:
+def _half(
+    name: str, kind: str, shared: Sequence[int], first: Sequence[int], second: Sequence[int], max_tokens: int
+) -> list[Send]:
     return [
         Send(label=f"{name} {PRIME}", parts=(shared, first), max_tokens=max_tokens, reset_before=True),
         Send(label=f"{name} {kind}", parts=(shared, second), max_tokens=max_tokens, reset_before=kind == COLD),

@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from workloads.families.base import Count, Length, Parameters
+from workloads.families.base import Count, Parameters
+from workloads.lengths import Length
 from workloads.sequence import Send
 from workloads.source import TokenSource
 

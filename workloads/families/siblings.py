@@ -10,7 +10,8 @@ slots (which cannot share). With two siblings per group it is the cold/warm pair
 
 from __future__ import annotations
 
-from workloads.families.base import Count, Length, Parameters
+from workloads.families.base import Count, Parameters
+from workloads.lengths import Length
 from workloads.sequence import Send
 from workloads.source import TokenSource
 

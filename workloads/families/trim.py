@@ -14,7 +14,8 @@ from typing import Self
 
 from pydantic import model_validator
 
-from workloads.families.base import Length, Parameters
+from workloads.families.base import Parameters
+from workloads.lengths import Length
 from workloads.sequence import Send
 from workloads.source import TokenSource
 
