@@ -121,6 +121,9 @@ class Law(ABC):
     chunks_bind: bool = False
     """Whether what is kept depends on where prefill steps end, so that an engine has to end them at `chunk_end`."""
 
+    reads_chains: bool = False
+    """Whether `parts.chained.ChainedRequest`s may be sent: prompts known by the blocks of a trace."""
+
     @abstractmethod
     def admit(self, request: TokenRequest) -> Lease:
         """Look up the prompt and reserve slots for all of it; PoolExhausted (and no effect) when there is no room."""

@@ -110,8 +110,7 @@ class DeepInfer(Law):
         sequence = self._held(lease)
         if lease.length == len(sequence.blocks) * BLOCK:
             sequence.blocks += self.blocks.take(1)
-        lease.ids[lease.length] = token_id
-        lease.length += 1
+        lease.push(token_id)
 
     def release(self, lease: Lease) -> None:
         """The sequence is over and stays for its forks."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.memory import Snapshot
+from reference_engine.laws.parts.chained import Tokens
 
 LAST_TOKENS = 4
 """Distance of the last cut from the prompt's end; the one before it lies `n_ubatch` tokens lower."""
@@ -28,7 +28,7 @@ LAST_TOKENS = 4
 class Checkpoint:
     """One copy."""
 
-    ids: Ids
+    ids: Tokens
     """The tokens it was computed from."""
     state: Snapshot
     request: object

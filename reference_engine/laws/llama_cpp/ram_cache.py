@@ -21,6 +21,7 @@ import numpy as np
 from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint
 from reference_engine.laws.llama_cpp.memory import Snapshot
+from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import common_prefix
 from vocabulary.errors import LawDoesNotCover
 
@@ -55,7 +56,7 @@ class StateBytes:
 class Stored:
     """One slot's content put aside."""
 
-    ids: Ids
+    ids: Tokens
     moved: Ids
     """1 where a position's KV was computed elsewhere and shifted."""
     checkpoints: tuple[Checkpoint, ...]
@@ -63,7 +64,7 @@ class Stored:
     size: int
     """Bytes, checkpoints included."""
 
-    def kept(self, ids: Ids) -> np.float32:
+    def kept(self, ids: Tokens) -> np.float32:
         """Share of its tokens that a request would keep."""
         return share(common_prefix(self.ids, ids), len(self.ids))
 
@@ -81,7 +82,7 @@ class RamCache:
         self._limit_bytes, self._limit_tokens, self._sizes = limit_bytes, limit_tokens, sizes
         self.stored: list[Stored] = []
 
-    def save(self, ids: Ids, moved: Ids, checkpoints: tuple[Checkpoint, ...], state: Snapshot) -> bool:
+    def save(self, ids: Tokens, moved: Ids, checkpoints: tuple[Checkpoint, ...], state: Snapshot) -> bool:
         """Copy a slot that holds `ids`; False where nothing was stored."""
         if any(common_prefix(each.ids, ids) == len(ids) for each in self.stored):
             return False
@@ -95,7 +96,7 @@ class RamCache:
         self.stored.append(Stored(ids, moved, checkpoints, state, size))
         return True
 
-    def better(self, held: Ids, ids: Ids) -> Stored | None:
+    def better(self, held: Tokens, ids: Tokens) -> Stored | None:
         """What a slot that holds `held` would exchange its content for, given the request `ids`."""
         common = common_prefix(held, ids)
         kept, similar = share(common, len(held)) if len(held) else np.float32(-1), share(common, len(ids))

@@ -38,7 +38,7 @@ from reference_engine.laws.llama_cpp.memory import (
 from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, RamCache
 from reference_engine.laws.llama_cpp.slots import Slot, SlotSet
 from reference_engine.laws.memory import Room, Slots
-from reference_engine.laws.parts.chained import Tokens, sequence
+from reference_engine.laws.parts.chained import Tokens, sequence, tokens_of
 from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import TokenRequest
 from vocabulary.groups import Kind, LayerGroup
@@ -153,6 +153,7 @@ class LlamaCppServer(Law):
             self.rooms = tuple(Room(group, self.pool_tokens) for group in options.groups)
         self._cells = cells or UNBOUNDED
         self.reset_forgets_all = ram is not None or options.n_parallel == 1
+        self.reads_chains = not options.n_cache_reuse
         self.rule = CheckpointRule(
             limit=0 if options.whole else options.n_ctx_checkpoints,
             min_step=options.checkpoint_min_step,
@@ -288,7 +289,8 @@ class LlamaCppServer(Law):
         length, common = len(ids), common_prefix(slot.tokens, ids)
         usable, checkpoint, cut = common, None, None
         if self.options.n_cache_reuse and self.options.whole:
-            slot.tokens, slot.moved = shifted(slot.tokens, slot.moved, ids, common, self.options.n_cache_reuse)
+            held, asked = (tokens_of(each, "llama.cpp: n_cache_reuse") for each in (slot.tokens, ids))
+            slot.tokens, slot.moved = shifted(held, slot.moved, asked, common, self.options.n_cache_reuse)
             usable = len(slot.tokens)
         resume = usable
         if usable:

@@ -23,6 +23,7 @@ from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint
 from reference_engine.laws.llama_cpp.memory import Memory
 from reference_engine.laws.llama_cpp.ram_cache import Stored, share
+from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import common_prefix
 
 NO_IDS: Ids = np.empty(0, np.int32)
@@ -37,7 +38,7 @@ class Slot:
 
     def __init__(self, number: int, first_cell: int, memory: Memory) -> None:
         self.number, self.first_cell, self.memory = number, first_cell, memory
-        self.tokens: Ids = NO_IDS
+        self.tokens: Tokens = NO_IDS
         """Tokens with KV, at positions 0, 1, ..."""
         self.moved: Ids = NO_IDS
         """1 where a position's KV was computed elsewhere and shifted there."""
@@ -46,7 +47,7 @@ class Slot:
         self.last_used: int | None = None
         """Count of requests that had ended when this slot's last one did; None: never used."""
 
-    def grow(self, tokens: Ids) -> None:
+    def grow(self, tokens: Tokens) -> None:
         """It holds `tokens` now, an extension of what it held."""
         self.moved = np.concatenate([self.moved, np.zeros(len(tokens) - len(self.tokens), np.int32)])
         self.tokens = tokens
@@ -85,7 +86,7 @@ class SlotSet:
         self._similarity = np.float32(similarity)
         self._ended = 0
 
-    def choose(self, ids: Ids) -> Choice | None:
+    def choose(self, ids: Tokens) -> Choice | None:
         """The slot that serves this prompt; None while all are busy."""
         best, best_share = None, self._similarity
         for slot in self.idle() if self._similarity else ():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from reference_engine.laws.base import Ids
+from reference_engine.laws.parts.chained import Chained, ChainedHistory, Tokens
 
 _NO_IDS: Ids = np.empty(0, np.int32)
 
@@ -21,9 +22,15 @@ class _Node:
         self.children: dict[int, _Node] = {}
 
 
-def common_prefix(a: Ids, b: Ids) -> int:
-    """Length of the longest common prefix of two token sequences."""
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """Length of the longest common prefix of two token sequences of one form."""
     n = min(len(a), len(b))
+    if n == 0:
+        return 0
+    if isinstance(a, Chained) or isinstance(b, Chained):
+        assert isinstance(a, Chained)
+        assert isinstance(b, Chained)
+        return a.common(b)
     differs = np.flatnonzero(a[:n] != b[:n])
     return int(differs[0]) if differs.size else n
 
@@ -66,20 +73,32 @@ class History:
 
     def __init__(self) -> None:
         self._trees: dict[str | None, _Tree] = {}
+        self._chained: dict[str | None, ChainedHistory] = {}
 
-    def lcp(self, ids: Ids, namespace: str | None = None) -> int:
+    def lcp(self, ids: Tokens, namespace: str | None = None) -> int:
         """Longest common prefix with any sequence of this namespace, in tokens."""
+        if isinstance(ids, Chained):
+            chained = self._chained.get(namespace)
+            return chained.lcp(ids) if chained else 0
         tree = self._trees.get(namespace)
         return tree.lcp(ids) if tree else 0
 
-    def lcp_elsewhere(self, ids: Ids, namespace: str | None = None) -> int:
+    def lcp_elsewhere(self, ids: Tokens, namespace: str | None = None) -> int:
         """Longest common prefix with any sequence of the other namespaces."""
+        if isinstance(ids, Chained):
+            return max((each.lcp(ids) for name, each in self._chained.items() if name != namespace), default=0)
         return max((tree.lcp(ids) for name, tree in self._trees.items() if name != namespace), default=0)
 
-    def add(self, ids: Ids, namespace: str | None = None) -> None:
+    def add(self, ids: Tokens, namespace: str | None = None) -> None:
         """Remember that all of `ids` was computed."""
-        self._trees.setdefault(namespace, _Tree()).add(ids)
+        if isinstance(ids, Chained):
+            if namespace not in self._chained:
+                self._chained[namespace] = ChainedHistory()
+            self._chained[namespace].add(ids)
+        else:
+            self._trees.setdefault(namespace, _Tree()).add(ids)
 
     def clear(self) -> None:
         """Forget everything."""
         self._trees.clear()
+        self._chained.clear()

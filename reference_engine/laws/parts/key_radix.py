@@ -15,6 +15,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from reference_engine.laws.base import Ids, Slots
+from reference_engine.laws.parts.chained import Chained, Numbering, Tokens, per_block
 from reference_engine.laws.parts.history import common_prefix
 
 
@@ -38,6 +39,7 @@ class KeyRadix:
     def clear(self) -> None:
         """Forget every prefix."""
         self._roots: dict[tuple[Hashable, bytes], _Node] = {}
+        self._numbering = Numbering()
         self.count = 0
         """Keys handed out so far."""
 
@@ -45,8 +47,10 @@ class KeyRadix:
         """Units of a sequence of `length` tokens that have a key."""
         return max(0, length - self.lookahead) // self.unit
 
-    def keys(self, ids: Ids, namespace: Hashable) -> Slots:
+    def keys(self, ids: Tokens, namespace: Hashable) -> Slots:
         """Keys of all units of `ids`, made if need be; entry i stands for the prefix of i + 1 units."""
+        if isinstance(ids, Chained):
+            return self._chained_keys(ids, namespace)
         ahead, unit = self.lookahead, self.unit
         end = self.units(len(ids)) * unit
         if end == 0:
@@ -67,6 +71,20 @@ class KeyRadix:
             runs.append(np.arange(child.first_key, child.first_key + common // unit))
             node, depth = child, depth + common
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+    def _chained_keys(self, ids: Chained, namespace: Hashable) -> Slots:
+        """Every block has a range of numbers, and the output of a request another."""
+        unit, ahead = self.unit, self.lookahead
+        step = per_block(ids.block_len, unit)
+        firsts, self.count = self._numbering.firsts(namespace, ids.blocks, step, self.count)
+        keys = ids.numbers(unit, ahead, firsts)
+        more = self.units(ids.stop) - len(keys)
+        if more <= 0:
+            return keys
+        step = self.units(ids.capacity) - ids.units(unit, ahead)
+        output = np.asarray([ids.outputs])
+        first, self.count = self._numbering.firsts((namespace, "output"), output, step, self.count)
+        return np.concatenate([keys, first[0] + np.arange(more)])
 
     def _root(self, namespace: Hashable, ahead: bytes) -> _Node:
         return self._roots.setdefault((namespace, ahead), _Node(np.empty(0, np.int32), 0))

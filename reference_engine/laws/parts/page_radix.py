@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reference_engine.laws.base import Slots
+from reference_engine.laws.parts.chained import Chained
 from reference_engine.laws.parts.recency import Recency
 
-Key = npt.NDArray[Any]
-"""One number per token: the token, or the token and its successor in one."""
+Key = npt.NDArray[Any] | Chained
+"""One number per token (the token, or the token and its successor in one), or the same by blocks."""
 NO_PAGES: Slots = np.empty(0, np.int64)
 STEP = 1e-5
 """How much older a match makes each node than the one below it; the clock itself ticks by 1."""
@@ -153,6 +154,10 @@ class PageRadixTree:
 
     def common(self, edge: Key, key: Key, position: int) -> int:
         """Whole pages that an edge and `key` from `position` on have in common, in key elements."""
+        if isinstance(key, Chained) or isinstance(edge, Chained):
+            assert isinstance(key, Chained)
+            assert isinstance(edge, Chained)
+            return edge.common(key) // self.page_size * self.page_size
         n = min(len(edge), len(key) - position)
         differs = edge[:n] != key[position : position + n]
         first = int(differs.argmax()) if n else 0
@@ -355,6 +360,8 @@ class PageRadixTree:
 
     def _name(self, key: Key, position: int) -> Any:
         """How a child is found: its first page."""
+        if isinstance(key, Chained):
+            return key.name(position, self.page_size)
         if self.page_size == 1:
             return key.item(position)
         return key[position : position + self.page_size].tobytes()

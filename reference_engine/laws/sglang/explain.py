@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reference_engine.laws.base import Expectation, Ids
+from reference_engine.laws.base import Expectation
+from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.sglang.config import SglangConfig
 from vocabulary.engine import TokenRequest
@@ -27,7 +28,7 @@ class Lookup:
 
 
 def explain(
-    config: SglangConfig, history: History, published: History, ids: Ids, request: TokenRequest, looked_up: Lookup
+    config: SglangConfig, history: History, published: History, ids: Tokens, request: TokenRequest, looked_up: Lookup
 ) -> Expectation:
     """The expectation of a request; `published` is what the tree was ever given, the others' sequences included."""
     length, page = request.prompt_len, config.page

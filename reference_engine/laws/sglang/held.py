@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from reference_engine.laws.base import Ids, Slots
+from reference_engine.laws.base import Slots
+from reference_engine.laws.parts.chained import Chained, Tokens
 from reference_engine.laws.parts.page_radix import NO_PAGES, Key, Lock
 from reference_engine.laws.sglang.config import SglangConfig
 
@@ -58,10 +59,12 @@ class Held:
         return max(self.shared, self.window_from)
 
 
-def keyed(ids: Ids, config: SglangConfig) -> Key:
+def keyed(ids: Tokens, config: SglangConfig) -> Key:
     """Tree key of a token sequence: its tokens, or under EAGLE each token with its successor (one less)."""
     if not config.bigram:
         return ids
+    if isinstance(ids, Chained):
+        return ids.pairs()
     wide = ids.astype(np.int64)
     return (wide[:-1] << 32) | wide[1:]
 

@@ -52,6 +52,8 @@ WINDOW_DECODE_INTERVAL = 128
 class SglangLaw(Law):
     """One tree over a pool of pages, a pool of sliding-window pages and a pool of states."""
 
+    reads_chains = True
+
     def __init__(self, config: SglangConfig) -> None:
         super().__init__()
         self.config = config

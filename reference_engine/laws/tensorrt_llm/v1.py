@@ -77,8 +77,7 @@ class TrtllmV1(Law):
         for text, held in self._held(lease).items():
             if lease.length == len(held) * self.granule:
                 held.append(self.trees[text].more())
-        lease.ids[lease.length] = token_id
-        lease.length += 1
+        lease.push(token_id)
 
     def release(self, lease: Lease) -> None:
         """Store everything that has KV, in every window, and let go."""

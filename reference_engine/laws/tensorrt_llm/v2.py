@@ -170,8 +170,7 @@ class TrtllmV2(Law):
         for text, table in self._held(lease).tables.items():
             if lease.length == len(table) * self.granule:
                 table.append(self._new_page(text))
-        lease.ids[lease.length] = token_id
-        lease.length += 1
+        lease.push(token_id)
 
     def release(self, lease: Lease) -> None:
         """Drop what was not committed."""

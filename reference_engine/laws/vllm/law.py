@@ -51,6 +51,8 @@ class Held:
 class VllmLaw(Law):
     """One release and configuration."""
 
+    reads_chains = True
+
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan, self.id, self.granule = plan, plan.switches.law_id, plan.alignment
@@ -204,7 +206,9 @@ class VllmLaw(Law):
             lora = lora.partition("@")[0]
         return repr((request.namespace, lora))
 
-    def _looked(self, ids: Tokens, space: str, found: Found | None, keys: Slots, held: Held, lists: list[Slots]) -> Looked:
+    def _looked(
+        self, ids: Tokens, space: str, found: Found | None, keys: Slots, held: Held, lists: list[Slots]
+    ) -> Looked:
         if found is None:
             return Looked(ids, space, len(ids), None, None, {kind.text: 0 for kind in self.plan.kinds}, 0)
         alone = {

@@ -1,0 +1,223 @@
+"""Prompts known by chained block numbers instead of tokens: what laws need of a token sequence, at a trace's cost.
+
+A trace says for each block of a prompt which whole prefix it ends. Every rule here asks a sequence only whether two
+prefixes are equal, so numbers can stand for tokens: a prefix of p tokens is the pair of the number of the block that p
+ends in and the place inside it. `sequence(request)` gives a law either form; both slice, and `common_prefix`, `name`
+and `numbers` mean the same for both. tests/laws/test_chained.py holds the ledgers of the two forms against each other.
+
+What this rests on: an equal number means an equal prefix up to the end of the block, and the first tokens of two
+different blocks behind one prefix differ. Generated tokens are a block of their own, which continues one prompt only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vocabulary.engine import TokenRequest
+from vocabulary.errors import LawDoesNotCover
+
+Numbers = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int32]
+NO_NUMBERS: Numbers = np.empty(0, np.int64)
+
+
+class Chained:
+    """Tokens `[start, stop)` of one request's prompt and output, by the blocks of the whole."""
+
+    __slots__ = ("ahead", "block_len", "blocks", "capacity", "outputs", "prompt_len", "start", "stop")
+
+    def __init__(self, blocks: Numbers, block_len: int, prompt_len: int, outputs: int, capacity: int) -> None:
+        """`blocks`: number of each started block of the prompt; `outputs`: the number of all generated tokens;
+        `capacity`: most tokens of prompt and output."""
+        self.blocks, self.block_len, self.prompt_len, self.outputs = blocks, block_len, prompt_len, outputs
+        self.start, self.stop, self.capacity = 0, capacity, capacity
+        self.ahead = 0
+        """Tokens behind its own that an element also stands for (1: pairs of a token and its successor)."""
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, part: slice) -> Chained:
+        """A part, with a step of 1 and no negative ends."""
+        first, last, _ = part.indices(self.stop - self.start)
+        return self._view(self.start + first, self.start + max(first, last), self.ahead)
+
+    def pairs(self) -> Chained:
+        """Each token with its successor, one less."""
+        return self._view(self.start, max(self.stop - 1, self.start), 1)
+
+    def whole(self) -> Chained:
+        """Prompt and output from the begin on."""
+        return self._view(0, self.capacity, 0)
+
+    def copy(self) -> Chained:
+        """The same, with the blocks of nothing else; a part of a long prompt does not keep all of it."""
+        copied = self._view(self.start, self.stop, self.ahead)
+        copied.blocks = self.blocks.copy()
+        return copied
+
+    def _view(self, start: int, stop: int, ahead: int) -> Chained:
+        view = Chained.__new__(Chained)
+        view.blocks, view.block_len = self.blocks, self.block_len
+        view.prompt_len, view.outputs, view.capacity = self.prompt_len, self.outputs, self.capacity
+        view.start, view.stop, view.ahead = start, stop, ahead
+        return view
+
+    def common(self, other: Chained) -> int:
+        """Length of the common prefix of two parts that start at one place, behind equal prefixes."""
+        longest = min(self.stop, other.stop)
+        end = longest + self.ahead
+        within = min(end, self.prompt_len, other.prompt_len)
+        block, first = self.block_len, self.start // self.block_len
+        last = -(-within // block)
+        differs = self.blocks[first:last] != other.blocks[first:last]
+        at = int(differs.argmax()) if len(differs) else 0
+        if len(differs) and differs[at]:
+            same = (first + at) * block
+        elif within == end or (self.prompt_len == other.prompt_len and self.outputs == other.outputs):
+            same = end
+        else:
+            same = within
+        return min(max(same - self.ahead - self.start, 0), longest - self.start)
+
+    def name(self, position: int, count: int) -> object:
+        """What tells the `count` elements from `position` on from others behind the same prefix."""
+        start, block = self.start + position, self.block_len
+        end = start + count + self.ahead
+        within = min(end, self.prompt_len)
+        first, last = start // block, -(-within // block)
+        name: object = self.blocks.item(first) if last == first + 1 else self.blocks[first:last].tobytes()
+        return name if within == end else (name, self.outputs)
+
+    def units(self, unit: int, lookahead: int) -> int:
+        """Prefixes of whole units that end, `lookahead` tokens included, within the prompt."""
+        return max(min(self.prompt_len, self.stop) - lookahead, 0) // unit
+
+    def numbers(self, unit: int, lookahead: int, firsts: Numbers) -> Numbers:
+        """Numbers of the prefixes of `unit`, `2 unit`, ... tokens within the prompt, each with `lookahead` more.
+
+        `firsts`: where the numbers of each block begin, of which it needs `per_block`.
+        """
+        block, inside = self.block_len, self.units(unit, lookahead)
+        if block % unit == 0 and not lookahead:
+            per = block // unit
+            numbers: Numbers = (firsts[: -(-inside // per), None] + np.arange(per)).reshape(-1)[:inside]
+        else:
+            ends = np.arange(1, inside + 1) * unit + (lookahead - 1)
+            numbers = firsts[ends // block] + ends % block // unit
+        return numbers
+
+
+Tokens = Ids | Chained
+"""A token sequence in either form."""
+
+
+def per_block(block_len: int, unit: int) -> int:
+    """Most prefixes in whole units that end inside one block."""
+    return -(-block_len // unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainedRequest(TokenRequest):
+    """A request whose prompt is known by its chained blocks; `ids` is empty, and only laws that say so read it."""
+
+    ids: tuple[int, ...] = ()
+    chain: Chained
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens in the prompt."""
+        return self.chain.prompt_len
+
+    @property
+    def array(self) -> Ids:
+        """There is none: TypeError, since a law that asked has to be given tokens."""
+        raise TypeError(f"request {self.request_id} is known by blocks; give this law its tokens")
+
+
+def chained_request(
+    request_id: str, blocks: Numbers, block_len: int, prompt_len: int, outputs: int, max_tokens: int = 1
+) -> ChainedRequest:
+    """A request by its block numbers, counted from 1; `outputs` is the number of what it generates."""
+    chain = Chained(blocks, block_len, prompt_len, outputs, prompt_len + max_tokens)
+    return ChainedRequest(request_id=request_id, chain=chain, max_tokens=max_tokens)
+
+
+def sequence(request: TokenRequest) -> Ids | Chained:
+    """The prompt in the form the request has."""
+    if isinstance(request, ChainedRequest):
+        return request.chain[: request.chain.prompt_len]
+    return request.array
+
+
+def tokens_of(given: Tokens, who: str) -> Ids:
+    """An array; LawDoesNotCover where the tokens are known by blocks only."""
+    if isinstance(given, Chained):
+        raise LawDoesNotCover(f"{who} compares tokens inside prompts, and a trace's blocks do not show them")
+    return given
+
+
+class Numbering:
+    """Begin of the numbers of every block, by namespace: handed out when a block is first seen."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[object, Numbers] = {}
+
+    def firsts(self, namespace: object, blocks: Numbers, step: int, used: int) -> tuple[Numbers, int]:
+        """Where the numbers of these blocks begin, and how many numbers are used then; `used` are by now.
+
+        Blocks of one request are seen in order, so those without numbers are its last ones.
+        """
+        table = self._firsts.get(namespace)
+        most = int(blocks.max(initial=0))
+        if table is None or most >= len(table):
+            have = 0 if table is None else len(table)
+            wider = np.zeros(max(2 * have, most + 1, 1024), np.int64)
+            if table is not None:
+                wider[:have] = table
+            table = self._firsts[namespace] = wider
+        firsts = table[blocks]
+        known = len(firsts) if not len(firsts) or firsts[-1] else int((firsts == 0).argmax())
+        new = len(firsts) - known
+        if new:
+            firsts[known:] = used + 1 + np.arange(new) * step
+            table[blocks[known:]] = firsts[known:]
+        return firsts, used + new * step
+
+
+class ChainedHistory:
+    """How much of every block has been computed; the longest common prefix with all that was added."""
+
+    def __init__(self) -> None:
+        self._computed: npt.NDArray[np.int32] = np.zeros(1024, np.int32)
+
+    def lcp(self, chain: Chained) -> int:
+        """Of a prompt, or a part from its begin on; generated tokens are in no other sequence."""
+        computed = self._of(chain.blocks)
+        short = computed < chain.block_len
+        at = int(short.argmax()) if len(short) else 0
+        if not len(short) or not short[at]:
+            return min(len(short) * chain.block_len, chain.prompt_len, chain.stop)
+        return min(at * chain.block_len + int(computed[at]), chain.prompt_len, chain.stop)
+
+    def add(self, chain: Chained) -> None:
+        """All of it has been computed."""
+        length, block = min(chain.stop, chain.prompt_len), chain.block_len
+        whole, rest = divmod(length, block)
+        self._of(chain.blocks)
+        self._computed[chain.blocks[:whole]] = block
+        if rest:
+            last = int(chain.blocks[whole])
+            self._computed[last] = max(rest, int(self._computed[last]))
+
+    def _of(self, blocks: Numbers) -> npt.NDArray[np.int32]:
+        try:
+            return self._computed[blocks]
+        except IndexError:
+            wider = np.zeros(max(2 * len(self._computed), int(blocks.max()) + 1), np.int32)
+            wider[: len(self._computed)] = self._computed
+            self._computed = wider
+            return self._computed[blocks]
