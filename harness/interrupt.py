@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,5 +42,12 @@ class Interrupt:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._deferring and not self._asked:
             self._asked = True
+            say("stopping when the request in flight is written; once more stops now")
             return
+        say("stopping")
         raise KeyboardInterrupt
+
+
+def say(what: str) -> None:
+    """One line on stderr, from within a signal handler: neither buffers nor locks."""
+    os.write(2, f"\nhitparity: {what}\n".encode())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+PACKAGES = ("adapters", "checkpoints", "harness", "reference_engine", "vocabulary", "workloads")
 
 
 def machine_facts() -> dict[str, str | int | None]:
@@ -23,11 +26,19 @@ def machine_facts() -> dict[str, str | int | None]:
 
 
 def hitparity_version() -> str:
-    """The installed version, or "unknown" when run from a folder that was never installed."""
+    """Version and digest of the sources, as in "0.1.0+5d1c9a60": a checkout changes without its version changing.
+
+    "unknown" in place of the version when run from a folder that was never installed.
+    """
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[1]
+    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     try:
-        return version("hitparity")
+        installed = version("hitparity")
     except PackageNotFoundError:
-        return "unknown"
+        installed = "unknown"
+    return f"{installed}+{digest.hexdigest()[:8]}"
 
 
 def _instructions() -> str | None:

@@ -30,6 +30,13 @@ class ConsoleProgress:
             f"{cell.engine_label} | {cell.workload.name} | {record.label}: {record.prompt_len} tokens, hit {hit}"
         )
 
+    def remark(self, cell: Cell, text: str) -> None:
+        """A lasting line about a cell."""
+        self.stop()
+        self._console.print(
+            escape(f"{cell.engine_label} | {cell.model} | {cell.workload.name}: {text}"), soft_wrap=True
+        )
+
     def cell(self, cell: Cell, manifest: CellManifest) -> None:
         """A cell has ended: one lasting line."""
         self.stop()

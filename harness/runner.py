@@ -25,6 +25,7 @@ from harness.machine import hitparity_version, machine_facts
 from harness.outcome import GRAVEST_FIRST, INCONCLUSIVE, exit_code
 from harness.plan import Cell, Group
 from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
+from harness.resume import check_engine, check_same
 from harness.store import (
     CELL_FILE,
     REQUESTS_FILE,
@@ -33,7 +34,9 @@ from harness.store import (
     RunLock,
     completed,
     latest_run,
+    load_manifests,
     load_run,
+    sync_folder,
     writable,
     write_manifest,
 )
@@ -56,6 +59,9 @@ class Progress(Protocol):
     def request(self, cell: Cell, record: RequestRecord) -> None:
         """One request was answered and written."""
 
+    def remark(self, cell: Cell, text: str) -> None:
+        """Something a reader of the results should know about a cell."""
+
     def cell(self, cell: Cell, manifest: CellManifest) -> None:
         """A cell has ended."""
 
@@ -63,37 +69,40 @@ class Progress(Protocol):
 def open_run(experiment: Experiment, source: Path, groups: Sequence[Group], results: Path, *, resume: bool) -> Path:
     """Make a new run folder below `results`, or find the latest one to resume.
 
-    Raises UsageError when there is nothing to resume or the experiment has changed since.
+    Raises UsageError when there is nothing to resume, another process writes into it, or the code, the experiment or
+    a model has changed since.
     """
     home = results / experiment.name
-    digest = _digest(experiment, source)
     cells = tuple(cell.id for group in groups for cell in group.cells)
-    if resume:
-        folder = latest_run(home)
-        if folder is None:
-            raise UsageError(f"{home}: no run to resume; run without --resume first")
-        earlier = load_run(folder).manifest
-        if earlier.experiment_digest != digest:
-            raise UsageError(
-                f"{source} or a document it names has changed since {folder} was made; run without --resume"
-            )
-        more = tuple(cell for cell in cells if cell not in earlier.cells)
-        if more:
-            write_manifest(folder / RUN_FILE, earlier.model_copy(update={"cells": earlier.cells + more}))
-        return folder
     stamp = datetime.datetime.now(datetime.UTC)
-    folder = _new_folder(home, stamp.strftime("%Y%m%dT%H%M%SZ"))
     manifest = RunManifest(
         experiment=experiment.name,
-        experiment_digest=digest,
+        experiment_digest=_digest(experiment, source),
         configuration=experiment.model_dump(mode="json", exclude={"engine": {"__all__": {"environment"}}}),
         hitparity=hitparity_version(),
         started=stamp.isoformat(timespec="seconds"),
         machine=machine_facts(),
         cells=cells,
     )
-    write_manifest(folder / RUN_FILE, manifest)
-    return folder
+    if not resume:
+        folder = _new_folder(home, stamp.strftime("%Y%m%dT%H%M%SZ"))
+        write_manifest(folder / RUN_FILE, manifest)
+        return folder
+    latest = latest_run(home)
+    if latest is None:
+        raise UsageError(f"{home}: no run to resume; run without --resume first")
+    with RunLock(latest):
+        earlier, finished = load_manifests(latest)
+        try:
+            check_same(earlier, manifest, finished, lambda name: open_model(name, source).fingerprint)
+        except UsageError as error:
+            raise UsageError(f"{latest}: {error}") from None
+        for draft in (*latest.glob(f".{RUN_FILE}.*"), *latest.glob(f"*/.{CELL_FILE}.*")):
+            draft.unlink()  # of a harness that was killed
+        more = tuple(cell for cell in cells if cell not in earlier.cells)
+        if more:
+            write_manifest(latest / RUN_FILE, earlier.model_copy(update={"cells": earlier.cells + more}))
+    return latest
 
 
 class Runner:
@@ -124,10 +133,11 @@ class Runner:
         with writable(log_folder):
             log_folder.mkdir(parents=True, exist_ok=True)
         try:
-            model = self._model_of(group)
+            model = open_model(group.model, self._source)
             while left:
                 if engine is None:
                     engine = adapter_for(group.spec.engine).start(group.spec, model, log_folder)
+                    check_engine(engine.facts, group.engine_label, group.model, load_manifests(self._folder)[1])
                     judge = Judge(engine.facts)
                 if not self._run_cell(group, left[0], engine, judge, model, interrupt):
                     engine.close()
@@ -136,24 +146,18 @@ class Runner:
         except HitparityError as error:
             for cell in left:
                 self._end(group, cell, CellStatus.FAILED, str(error), code=error.exit_code)
+        except OSError as error:
+            for cell in left:
+                self._end(group, cell, CellStatus.FAILED, f"{group.engine_label}: {error}", code=ExitCode.USAGE)
         except Exception:  # noqa: BLE001  (a surprise in one engine must not cost the others their results)
-            (log_folder / TRACEBACK_FILE).write_text(traceback.format_exc(), encoding="utf-8")
+            with writable(log_folder / TRACEBACK_FILE):
+                (log_folder / TRACEBACK_FILE).write_text(traceback.format_exc(), encoding="utf-8")
             why = f"an error inside hitparity, please report it: {group.log_folder}/{TRACEBACK_FILE} has the traceback"
             for cell in left:
                 self._end(group, cell, CellStatus.FAILED, why, code=ExitCode.UNAVAILABLE)
         finally:
             if engine is not None:
                 engine.close()
-
-    def _model_of(self, group: Group) -> Checkpoint:
-        """The group's model; UsageError when earlier cells of this run used other weights under its name."""
-        model = open_model(group.model, self._source)
-        for cell in load_run(self._folder).cells:
-            if cell.model == group.model and cell.model_fingerprint not in ("", model.fingerprint):
-                raise UsageError(
-                    f"model {group.model!r} has other weights than when this run began; run without --resume"
-                )
-        return model
 
     def _run_cell(
         self, group: Group, cell: Cell, engine: Engine, judge: Judge, model: Checkpoint, interrupt: Interrupt
@@ -169,6 +173,8 @@ class Runner:
         )
         try:
             with RequestLog(self._folder / cell.id) as log:
+                if log.remark:
+                    self._progress.remark(cell, log.remark)
                 run = CellRun(
                     engine,
                     judge,
@@ -186,7 +192,8 @@ class Runner:
         except HitparityError as error:
             self._end(group, cell, CellStatus.FAILED, str(error), engine=engine, model=model, code=error.exit_code)
             return not isinstance(error, EngineFailed)
-        self._end(group, cell, CellStatus.COMPLETE, "", engine=engine, model=model, outcome=outcome)
+        with interrupt.deferred():
+            self._end(group, cell, CellStatus.COMPLETE, "", engine=engine, model=model, outcome=outcome)
         return True
 
     def _end(
@@ -225,7 +232,8 @@ class Runner:
             requests=requests.read_bytes().count(b"\n") if requests.exists() else 0,
             engine_log=f"{group.log_folder}/engine.log",
         )
-        (self._folder / cell.id).mkdir(parents=True, exist_ok=True)
+        with writable(self._folder / cell.id):
+            (self._folder / cell.id).mkdir(parents=True, exist_ok=True)
         write_manifest(self._folder / cell.id / CELL_FILE, manifest)
         self._progress.cell(cell, manifest)
 
@@ -267,7 +275,13 @@ def _plain(value: DataclassInstance) -> dict[str, Any]:
 
 
 def _new_folder(home: Path, stamp: str) -> Path:
-    """`home/stamp`, or the first free `stamp-N` when two runs start within a second."""
+    """`home/stamp`, or the first free `stamp-N` when two runs start within a second.
+
+    Where a later run exists already, the clock has stepped back: its stamp is taken, since the last name is the newest.
+    """
+    latest = latest_run(home)
+    if latest is not None:
+        stamp = max(stamp, latest.name.partition("-")[0])
     for number in range(1, 1000):
         folder = home / (stamp if number == 1 else f"{stamp}-{number:03d}")
         with writable(folder):
@@ -275,5 +289,6 @@ def _new_folder(home: Path, stamp: str) -> Path:
                 folder.mkdir(parents=True)
             except FileExistsError:
                 continue
+            sync_folder(home)
             return folder
     raise UsageError(f"{home}: a thousand runs started in one second; wait a moment")

@@ -1,7 +1,10 @@
 """Where a run is written: `DIR/<experiment>/<run>/<cell>/{cell.json, requests.jsonl}`.
 
-Request lines are flushed to the disk as they are known. Manifests are replaced atomically (temporary
-file, fsync, rename). An interrupted cell's lines are kept beside the new ones when it is run again.
+A request line is handed to the operating system as it is known, so that it outlives the harness however that ends;
+once a second it is forced to the disk too, so that a machine that loses power costs a second, and no request waits for
+a disk (an fsync takes longer than a law's whole answer). Manifests are replaced atomically: temporary file, fsync,
+rename, fsync of the folder. A cell counts as complete only with all the lines its manifest counts; when a broken one is
+run again, its whole lines are kept beside the new ones.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +26,9 @@ from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
 from harness.upgrade import LaterSchema, read_record
 from vocabulary.errors import UsageError
 
+SYNC_S = 1.0
+RUN_NAME = re.compile(r"(\d{8}T\d{6}Z)(-\d{3})?")
+"""UTC time of a run's start; numbered where that was taken or the clock had stepped back."""
 RUN_FILE, CELL_FILE, REQUESTS_FILE = "run.json", "cell.json", "requests.jsonl"
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -40,33 +48,53 @@ class Run:
 def write_manifest(path: Path, record: BaseModel) -> None:
     """Replace a JSON file so that a reader sees the old or the new one, never half of either."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writable(path), temporary.open("w", encoding="utf-8") as file:
-        json.dump(record.model_dump(mode="json", by_alias=True), file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-        temporary.replace(path)
+    with writable(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(record.model_dump(mode="json", by_alias=True), file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force to the disk which files a folder holds."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class RequestLog:
     """Appends request records to a cell's `requests.jsonl`, one flushed line each."""
 
     def __init__(self, folder: Path) -> None:
-        """Keeps lines of an earlier attempt as `requests.attempt-N.jsonl`."""
+        """Keeps whole lines of an earlier attempt as `requests.attempt-N.jsonl`."""
         path = folder / REQUESTS_FILE
+        self.remark = ""
+        """What became of an earlier attempt; empty: there was none."""
         with writable(path):
             folder.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                attempt = sum(1 for _ in folder.glob("requests.attempt-*.jsonl")) + 1
-                path.rename(folder / f"requests.attempt-{attempt}.jsonl")
+                self.remark = _set_aside(path)
             self._file = path.open("x", encoding="utf-8")
-        self.path, self.lines = path, 0
+            sync_folder(folder)
+            sync_folder(folder.parent)
+        self.path, self.lines, self._synced = path, 0, time.monotonic()
 
     def append(self, record: RequestRecord) -> None:
-        """Write one line and hand it to the operating system."""
+        """Write one line and hand it to the operating system; once a second force it to the disk."""
         with writable(self.path):
             self._file.write(record.model_dump_json(by_alias=True) + "\n")
             self._file.flush()
+            if (now := time.monotonic()) - self._synced >= SYNC_S:
+                os.fsync(self._file.fileno())
+                self._synced = now
         self.lines += 1
 
     def __enter__(self) -> Self:
@@ -121,9 +149,19 @@ class RunLock:
 
 
 def completed(folder: Path, cell: str) -> bool:
-    """Whether a cell of a run was completed earlier."""
-    path = folder / cell / CELL_FILE
-    return path.is_file() and _parse(CellManifest, path).status is CellStatus.COMPLETE
+    """Whether a cell of a run was completed earlier, and all its lines are there."""
+    path, lines = folder / cell / CELL_FILE, folder / cell / REQUESTS_FILE
+    if not path.is_file() or (manifest := _parse(CellManifest, path)).status is not CellStatus.COMPLETE:
+        return False
+    content = lines.read_bytes() if lines.is_file() else b""
+    return content.endswith(b"\n") and content.count(b"\n") == manifest.requests
+
+
+def load_manifests(folder: Path) -> tuple[RunManifest, tuple[CellManifest, ...]]:
+    """A run's manifests without its requests; UsageError names the file that is no record of ours."""
+    manifest = _parse(RunManifest, folder / RUN_FILE)
+    paths = [folder / cell / CELL_FILE for cell in manifest.cells]
+    return manifest, tuple(_parse(CellManifest, path) for path in paths if path.is_file())
 
 
 def load_run(folder: Path) -> Run:
@@ -144,9 +182,23 @@ def load_run(folder: Path) -> Run:
 
 
 def latest_run(experiment_folder: Path) -> Path | None:
-    """The newest run folder of an experiment, by name."""
-    runs = sorted(path.parent for path in experiment_folder.glob(f"*/{RUN_FILE}"))
-    return runs[-1] if runs else None
+    """The newest run folder of an experiment, by name; folders named otherwise than runs are passed over."""
+    runs = [path.parent for path in experiment_folder.glob(f"*/{RUN_FILE}") if RUN_NAME.fullmatch(path.parent.name)]
+    return max(runs, default=None)
+
+
+def _set_aside(path: Path) -> str:
+    """Move an earlier attempt's lines out of the way, without a last one that is torn; what was done, in a sentence."""
+    content = path.read_bytes()
+    whole, newline, torn = content.rpartition(b"\n")
+    lines = whole.count(b"\n") + bool(newline)
+    if torn:
+        with path.open("r+b") as file:
+            file.truncate(len(whole) + len(newline))
+    attempt = sum(1 for _ in path.parent.glob("requests.attempt-*.jsonl")) + 1
+    kept = path.rename(path.with_name(f"requests.attempt-{attempt}.jsonl"))
+    dropped = f"; line {lines + 1} was torn by the end of the run and is dropped" if torn else ""
+    return f"run again from its beginning; {lines} lines of the broken attempt are in {kept.name}{dropped}"
 
 
 def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord]:

@@ -77,7 +77,7 @@ def test_a_changed_document_is_not_resumed(experiment: Path, tmp_path: Path) -> 
     (tmp_path / "d.txt").write_text("another text", encoding="utf-8")
     again = hitparity("run", experiment, "--results", tmp_path / "r", "--resume")
     assert again.returncode == 2
-    assert "a document it names has changed" in again.stderr
+    assert "has changed since this run was made: a document" in again.stderr
 
 
 def test_a_pool_too_small_for_the_prompt_is_a_sentence(experiment: Path, tmp_path: Path) -> None:

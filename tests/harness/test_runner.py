@@ -114,9 +114,13 @@ def test_killed_in_mid_line_then_resumed(experiment: Path, tmp_path: Path) -> No
     torn = load_run(run.folder)
     assert "torn" in torn.remarks[0]
     assert len(torn.requests) < len(whole)
-    assert hitparity("run", experiment, "--results", tmp_path / "r", "--resume").returncode == 0
+    resumed = hitparity("run", experiment, "--results", tmp_path / "r", "--resume")
+    assert resumed.returncode == 0
+    torn_line = lines[: len(lines) // 2].count(b"\n") + 1
+    assert f"line {torn_line} was torn" in resumed.stderr
     assert content(load_run(run.folder)) == whole
-    assert (last / "requests.attempt-1.jsonl").read_bytes() == lines[: len(lines) // 2]
+    assert lines.startswith(kept := (last / "requests.attempt-1.jsonl").read_bytes())
+    assert kept.endswith(b"\n")
 
 
 def test_resume_refuses_another_experiment_and_an_empty_folder(experiment: Path, tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_resume_refuses_another_experiment_and_an_empty_folder(experiment: Path,
     experiment.write_text(EXPERIMENT + "\n[checks]\ncontrol = false\n", encoding="utf-8")
     changed = hitparity("run", experiment, "--results", tmp_path / "r", "--resume")
     assert changed.returncode == 2
-    assert "has changed since" in changed.stderr
+    assert "has changed since this run was made: checks.control was True, is False" in changed.stderr
 
 
 def test_an_engine_that_cannot_start_leaves_the_others_alone(experiment: Path, tmp_path: Path) -> None:
