@@ -275,7 +275,7 @@ class SglangLaw(Law):
         held = self._held(lease)
         kept = self._tracked(held, start, end) if end <= lease.request.prompt_len else self._tracked_decode(start, end)
         last = (end, self.state(lease, group, end))
-        if not self.config.tracks or kept is None:
+        if not self.config.tracks or kept is None or kept == end:  # at the end it is copied afterwards
             return (last,)
         assert held.track_slot is not None
         return (kept, held.track_slot), last
@@ -290,11 +290,11 @@ class SglangLaw(Law):
         lease.computed_len = end
         held = self._held(lease)
         if end > prompt_len:
-            held.tracked_len = self._tracked_decode(max(start, prompt_len), end) or held.tracked_len
+            self._keep(held, self._tracked_decode(max(start, prompt_len), end), end)
             return
         held.steps.append((start, end))
         if self.config.tracks:
-            held.tracked_len = self._tracked(held, start, end) or held.tracked_len
+            self._keep(held, self._tracked(held, start, end), end)
         if end < prompt_len or lease.request.max_tokens > 1:
             self._publish(lease, held, end, finished=False)
         if end == prompt_len:
@@ -305,6 +305,15 @@ class SglangLaw(Law):
         held = self._held(lease)
         self._publish(lease, held, lease.computed_len, finished=True)
         held.published = True
+
+    def _keep(self, held: Held, position: int | None, end: int) -> None:
+        """A state has been kept at a position of a step that ends at `end`."""
+        if position is None:
+            return
+        held.tracked_len = position
+        if position == end:
+            assert held.state is not None and held.track_slot is not None
+            self.moves.add(self._recurrent, held.state, held.track_slot)
 
     def _tracked(self, held: Held, start: int, end: int) -> int | None:
         """The state this step keeps: the last on the grid counted from its start, or the branching point before."""
