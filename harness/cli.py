@@ -20,6 +20,7 @@ import harness.cases_cli
 import harness.compare_cli
 import harness.explain_cli
 import harness.fuzz_cli
+import harness.generate_cli
 import harness.gpu_check_cli
 import harness.handover_cli
 import harness.latency_cli
@@ -54,6 +55,7 @@ app.command()(harness.latency_cli.latency)
 app.command()(harness.report_cli.report)
 app.command()(harness.compare_cli.compare)
 app.command()(harness.gpu_check_cli.gpu_check)
+app.command()(harness.generate_cli.generate)
 
 PIPE_WIDTH = 120
 Results = Annotated[

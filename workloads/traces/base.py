@@ -13,12 +13,13 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ from workloads.traces.chain import Keys, SplitCount, chain_keys
 BATCH_ROWS = 1024
 MAX_KEPT = 100
 """Malformed rows kept with their reason; all are counted."""
+UNNAMED = -(1 << 62)
+"""IDs from here down are given to partial blocks that a trace does not name."""
 TokenIds = npt.NDArray[np.int32]
 
 
@@ -43,7 +46,7 @@ class TraceRequest:
     line: int
     """In the file, from 1."""
     arrival_ns: int | None
-    """Since the trace's own zero; None: the trace has no times."""
+    """On the trace's own clock; None: it has no times."""
     blocks: Keys
     """Chain key of each started block, shape `(ceil(input_len / block_len),)`: two requests share their first n
     blocks where they share key n-1 in one namespace."""
@@ -60,6 +63,8 @@ class TraceRequest:
     """What the trace names as the turn or request before this one."""
     namespace: str | None = None
     """Requests of different namespaces never share."""
+    lora: str | None = None
+    """Adapter, where the trace names one."""
 
     def scaled(self, divide: int) -> TraceRequest:
         """All lengths divided, sharing kept block by block; a partial block or an answer keeps one token at least.
@@ -97,10 +102,9 @@ class Row:
     session: str | None = None
     parent: str | None = None
     namespace: str | None = None
+    lora: str | None = None
     token_ids: TokenIds | None = None
     output_ids: TokenIds | None = None
-    keyed: bool = False
-    """Whether `ids` are chain keys already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,27 @@ class TraceReader(ABC):
 
     format: ClassVar[str]
     """Name on the command line."""
-    block_len: int
+    chained: ClassVar[bool] = False
+    """Whether `decode` gives chain keys already, so that none is made and no ID can be split."""
+    usual_block_len: ClassVar[int]
 
-    def __init__(self, path: Path, *, skip_malformed: bool = False, rekey: bool = True, limit: int | None = None):
-        """`rekey=False` keeps the trace's own block IDs (to reproduce counts that take them at their word);
-        `limit`: only so many requests."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        block_len: int | None = None,
+        skip_malformed: bool = False,
+        rekey: bool = True,
+        limit: int | None = None,
+    ) -> None:
+        """`block_len`: where a file was made with another block than its format's usual one.
+
+        `rekey=False` keeps the trace's own block IDs (to reproduce counts that take them at their word); `limit`: only
+        so many requests.
+        """
+        self.block_len = self.usual_block_len if block_len is None else block_len
+        if self.block_len < 1:
+            raise UsageError(f"a block of {block_len} tokens: it holds one at least")
         self.path, self.limit = path, limit
         self._skip, self._rekey = skip_malformed, rekey
         self.rows = 0
@@ -145,8 +165,8 @@ class TraceReader(ABC):
         )
 
     @abstractmethod
-    def decode(self, row: Mapping[str, Any]) -> Row:
-        """Check one row; MalformedRow says what is wrong with it. Called in file order."""
+    def decode(self, row: Mapping[str, Any], line: int) -> Sequence[Row]:
+        """The requests of one line, checked; MalformedRow says what is wrong with it. Called in file order."""
 
     def __iter__(self) -> Iterator[TraceRequest]:
         """Raises UsageError for a file that cannot be read and, unless they are to be skipped, for malformed rows."""
@@ -155,28 +175,23 @@ class TraceReader(ABC):
         self.restart()
         rows = islice(self._rows(), self.limit)
         while batch := list(islice(rows, BATCH_ROWS)):
+            self.rows += len(batch)
             yield from self._requests(batch)
 
     def restart(self) -> None:  # noqa: B027  (most formats remember nothing)
         """A new loop begins: forget what `decode` remembers."""
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
-        try:
-            with _open(self.path) as file:
-                for number, line in enumerate(file, start=1):
-                    if line.isspace():
-                        continue
-                    try:
-                        row = self.decode(_object(line))
-                    except MalformedRow as error:
-                        self._note(number, str(error))
-                    else:
-                        self.rows += 1
-                        yield number, row
-        except OSError as error:
-            raise UsageError(f"{self.path}: cannot be read: {error.strerror or error}") from None
-        except EOFError:
-            raise UsageError(f"{self.path}: the compressed file ends in the middle") from None
+        for number, line in lines(self.path):
+            if line.isspace():
+                continue
+            try:
+                decoded = self.decode(_object(line), number)
+            except MalformedRow as error:
+                self._note(number, str(error))
+                continue
+            for row in decoded:
+                yield number, row
 
     def _note(self, line: int, why: str) -> None:
         if not self._skip:
@@ -189,14 +204,17 @@ class TraceReader(ABC):
         lengths = np.fromiter((len(row.ids) for _, row in batch), np.int64, len(batch))
         total = int(lengths.sum())
         ids = np.fromiter(chain.from_iterable(row.ids for _, row in batch), np.int64, total)
-        keys = chain_keys(ids, lengths)
-        self._splits.add(ids, keys)
+        keys = ids
+        if not self.chained:
+            keys = chain_keys(ids, lengths)
+            self._splits.add(ids, keys)
+            keys = keys if self._rekey else ids
         ends = np.cumsum(lengths)
         for (line, row), end, length in zip(batch, ends.tolist(), lengths.tolist(), strict=True):
             yield TraceRequest(
                 line=line,
                 arrival_ns=row.arrival_ns,
-                blocks=(keys if self._rekey and not row.keyed else ids)[end - length : end],
+                blocks=keys[end - length : end],
                 block_len=self.block_len,
                 input_len=row.input_len,
                 output_len=row.output_len,
@@ -205,11 +223,26 @@ class TraceReader(ABC):
                 session=row.session,
                 parent=row.parent,
                 namespace=row.namespace,
+                lora=row.lora,
             )
 
 
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines of a file, unpacked where its name ends in `.gz`; UsageError where it cannot be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield from enumerate(file, start=1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except EOFError:
+        raise UsageError(f"{path}: the compressed file ends in the middle") from None
+    except zlib.error as error:
+        raise UsageError(f"{path}: the compressed file is damaged: {error}") from None
+
+
+def first_line(path: Path) -> bytes:
+    """The first line that is not empty; b"" where there is none."""
+    return next((line for _, line in lines(path) if not line.isspace()), b"")
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
@@ -250,10 +283,24 @@ def id_list(row: Mapping[str, Any], key: str) -> list[int]:
     return ids
 
 
-def block_list(row: Mapping[str, Any], key: str, input_len: int, block_len: int) -> list[int]:
-    """IDs of all started blocks; MalformedRow where there are not as many as the length asks for."""
+def block_list(row: Mapping[str, Any], key: str, input_len: int, block_len: int, line: int) -> list[int]:
+    """IDs of all started blocks.
+
+    Some formats name whole blocks only; a partial one then gets an ID that no other line has. MalformedRow where there
+    are not as many as the length asks for.
+    """
     ids = id_list(row, key)
     started = -(-input_len // block_len)
-    if len(ids) != started:
-        raise MalformedRow(f"{input_len} tokens in blocks of {block_len} are {started} IDs, {key!r} has {len(ids)}")
-    return ids
+    if len(ids) == started:
+        return ids
+    if len(ids) == input_len // block_len:
+        return [*ids, UNNAMED - line]
+    raise MalformedRow(f"{input_len} tokens in blocks of {block_len} are {started} IDs, {key!r} has {len(ids)}")
+
+
+def text_or_none(row: Mapping[str, Any], key: str) -> str | None:
+    """A name of a row, given as text or number; None where it is absent."""
+    value = row.get(key)
+    if value is not None and type(value) not in (str, int):
+        raise MalformedRow(f"{key!r} is {value!r:.60}, neither text nor a whole number")
+    return None if value is None else str(value)

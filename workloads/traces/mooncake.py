@@ -9,12 +9,10 @@ again as a full one there: a chat that goes on forks at its last full block, alt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vocabulary.errors import UsageError
-from workloads.traces.base import Row, TraceReader, block_list, time_ns, whole
+from workloads.traces.base import Row, TraceReader, block_list, text_or_none, time_ns, whole
 
 MS = 1_000_000
 
@@ -23,27 +21,16 @@ class Mooncake(TraceReader):
     """Reads the format with blocks of 512 tokens, or of another size where a file was made with one."""
 
     format = "mooncake"
+    usual_block_len = 512
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        block_len: int = 512,
-        skip_malformed: bool = False,
-        rekey: bool = True,
-        limit: int | None = None,
-    ):
-        super().__init__(path, skip_malformed=skip_malformed, rekey=rekey, limit=limit)
-        if block_len < 1:
-            raise UsageError(f"a block of {block_len} tokens: it holds one at least")
-        self.block_len = block_len
-
-    def decode(self, row: Mapping[str, Any]) -> Row:
+    def decode(self, row: Mapping[str, Any], line: int) -> Sequence[Row]:
         """One row of the format."""
         input_len = whole(row, "input_length", least=1)
-        return Row(
-            ids=block_list(row, "hash_ids", input_len, self.block_len),
+        made = Row(
+            ids=block_list(row, "hash_ids", input_len, self.block_len, line),
             arrival_ns=time_ns(row, "timestamp", MS),
             input_len=input_len,
             output_len=whole(row, "output_length"),
+            session=text_or_none(row, "session_id"),
         )
+        return (made,)

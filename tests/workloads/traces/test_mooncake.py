@@ -59,7 +59,7 @@ def test_compressed_and_limited(tmp_path: Path) -> None:
     [
         ("{", "not JSON"),
         ("[1]", "not a JSON object"),
-        (row([1], 513), "are 2 IDs"),
+        (row([1], 1025), "are 3 IDs"),
         (row([1, 2], 512), "are 1 IDs"),
         (row([1], 0), "at least 1"),
         (row([True], 5), "no list of whole numbers"),  # type: ignore[list-item]
