@@ -61,10 +61,11 @@ fuzz: $(VENV)/ready-dev
 	$(BIN)/python -m harness.fuzz.page benchmarks/results/fuzz.json docs/fuzz.md
 
 # A fresh run of every engine version against results/baselines; BASELINE=accept replaces them, showing the difference.
+# Findings (exit code 1) are judged by the comparison: those of a release, as vLLM 0.23's hits that nothing backs, are known.
 BASELINE ?= check
 regress: $(VENV)/ready
 	rm -rf results/regress
-	$(BIN)/hitparity run regress > /dev/null
+	$(BIN)/hitparity run regress > /dev/null || test $$? -eq 1
 	$(BIN)/hitparity baseline $(BASELINE) results/regress/*
 
 bench: $(VENV)/ready-dev

@@ -37,17 +37,22 @@ class Checked:
     folder: Path
     """Of the baseline."""
     comparison: Comparison | None
-    """None: there is no baseline yet."""
+    """None: there is no baseline yet, or it is unlike."""
+    unlike: str | None = None
+    """Why the run cannot be compared with its baseline, such as a workload that was changed."""
 
 
 def check(run: Run, baselines: Path) -> list[Checked]:
-    """Every configuration of a run against its baseline; UsageError where the two are unlike in their workloads."""
+    """Every configuration of a run against its baseline."""
     found = []
     for label in dict.fromkeys(cell.engine_label for cell in run.cells):
         folder = baselines / folder_name(label)
         candidate = Side(f"{run.folder}:{label}", run, label)
         base = Side(str(folder), load_run(folder), None) if (folder / RUN_FILE).is_file() else None
-        found.append(Checked(label, folder, compare(base, candidate, about=ABOUT) if base else None))
+        try:
+            found.append(Checked(label, folder, compare(base, candidate, about=ABOUT) if base else None))
+        except UsageError as error:
+            found.append(Checked(label, folder, None, unlike=str(error)))
     return found
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from harness.baseline import BASELINES, Checked, accept, check
 from harness.cases_cli import terminal
+from harness.outcome import GRAVEST_FIRST
 from harness.store import Run, load_run
 from harness.wording import plain
 from vocabulary.errors import ExitCode, UsageError
@@ -21,11 +22,14 @@ Baselines = Annotated[Path, typer.Option("--baselines", metavar="DIR", help="Fol
 
 @app.command("check")
 def check_run(run: RunFolder, baselines: Baselines = BASELINES) -> None:
-    """Compare every engine configuration of a run with its baseline; hits, starts and ledgers to the token."""
+    """Compare every engine configuration of a run with its baseline; hits, starts and ledgers to the token.
+
+    Exit codes: 0 all the same, 1 something changed, 2 a baseline of other workloads, 3 no baseline or incomplete.
+    """
     found = check(load_run(run), baselines)
     _show(found)
-    codes = [each.comparison.exit_code if each.comparison else ExitCode.INCONCLUSIVE for each in found]
-    raise typer.Exit(ExitCode.FINDINGS if ExitCode.FINDINGS in codes else max(codes, default=ExitCode.INCONCLUSIVE))
+    codes = {_code(each) for each in found} or {ExitCode.INCONCLUSIVE}
+    raise typer.Exit(next((code for code in GRAVEST_FIRST if code in codes), ExitCode.CLEAN))
 
 
 @app.command("accept")
@@ -52,13 +56,27 @@ def _chosen(run: Run, baselines: Path, labels: list[str]) -> list[Checked]:
     return [each for each in found if not labels or each.label in labels]
 
 
+def _code(checked: Checked) -> ExitCode:
+    if checked.comparison:
+        return checked.comparison.exit_code
+    return ExitCode.USAGE if checked.unlike else ExitCode.INCONCLUSIVE
+
+
 def _show(found: list[Checked]) -> None:
     console = terminal()
     for each in found:
         name = escape(plain(each.label))
+        if each.unlike:
+            console.print(
+                f"{name}: not comparable with {escape(str(each.folder))}: {escape(plain(each.unlike))}. If the change "
+                f"is wanted, replace the baseline with `hitparity baseline accept`",
+                soft_wrap=True,
+            )
+            continue
         if each.comparison is None:
             console.print(
-                f"{name}: no baseline at {escape(str(each.folder))}; make one with `hitparity baseline accept`"
+                f"{name}: no baseline at {escape(str(each.folder))}; make one with `hitparity baseline accept`",
+                soft_wrap=True,
             )
             continue
         sends = sum(cell.sends for cell in each.comparison.cells)

@@ -9,6 +9,7 @@ import pytest
 from sample_run import FORGETFUL, SGLANG_16, VLLM, sample_run
 
 from harness.baseline import accept, check, folder_name
+from harness.cli import main
 from harness.records import RequestRecord
 from harness.statistics import Verdict
 from harness.store import Run, load_run
@@ -60,6 +61,34 @@ def test_accepting_replaces_the_old_one(run: Run, tmp_path: Path) -> None:
     accepted(run, baselines)
     assert not (baselines / folder_name(VLLM.label) / "left over").exists()
     assert load_run(baselines / folder_name(VLLM.label)).requests
+
+
+def test_another_workload_is_said_and_can_be_accepted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baselines = accepted(run, tmp_path / "baselines")
+    other = sample_run(tmp_path / "other", [VLLM], ["ladder"])
+    (found,) = check(other, baselines)
+    assert found.comparison is None
+    assert found.unlike
+    arguments = [str(other.folder), "--baselines", str(baselines)]
+    assert command("check", arguments, monkeypatch) == 2
+    assert "not comparable" in capsys.readouterr().out
+    assert command("accept", arguments, monkeypatch) == 0
+    assert command("check", arguments, monkeypatch) == 0
+
+
+def test_a_run_without_any_cell_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    empty = sample_run(tmp_path / "run", [])
+    assert command("check", [str(empty.folder), "--baselines", str(tmp_path)], monkeypatch) == 3
+
+
+def command(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.argv", ["hitparity", "baseline", name, *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
 
 
 def test_nobody_accepts_findings_unseen(tmp_path: Path) -> None:
