@@ -1,4 +1,4 @@
-"""The decoder: Llama and Qwen3 blocks over a paged KV pool, at absolute positions.
+"""The decoder: a model's layers over the pools of its layer groups, at absolute positions.
 
 Knows token IDs, positions and slots; knows nothing of requests or of laws.
 """
@@ -6,68 +6,106 @@ Knows token IDs, positions and slots; knows nothing of requests or of laws.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everyone uses)
 from torch import Tensor
 
-from reference_engine.attention import Extend, extend_attention
+from reference_engine.backend import AttentionStep, Backend, StateStep, make_backend
+from reference_engine.block import Block
+from reference_engine.call import AttentionRows, Call
 from reference_engine.config import ModelConfig
-from reference_engine.kv_pool import KVPool, SlotIndex
-from reference_engine.weights import LayerWeights, Weights
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One forward call over n rows: a prefill chunk of one request, or one token each of several."""
-
-    ids: Tensor  # [n] int64
-    positions: Tensor  # [n] int64, absolute
-    slots: SlotIndex
-    """Where the rows' own keys and values go."""
-    extends: Sequence[Extend]
+from reference_engine.layer_groups import LayerPlace, mtp_place
+from reference_engine.mtp import MtpHead
+from reference_engine.pools import Pool
+from reference_engine.rotary import Rotary
+from reference_engine.weights import Weights
+from vocabulary.groups import Kind
 
 
 class Decoder:
-    """A model with its pool."""
+    """A model with its pools; `places` from `layer_groups.assign`, `backend` one of `backend.NAMES` or made."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, pool: KVPool) -> None:
-        self.config, self.weights, self.pool = config, weights, pool
-        self._cos, self._sin = _rotary_table(config, pool.keys.dtype, pool.keys.device)
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        pools: Sequence[Pool],
+        places: Sequence[LayerPlace],
+        backend: str | Backend = "fused",
+    ) -> None:
+        self.config, self.weights, self.pools, self.places = config, weights, tuple(pools), tuple(places)
+        dtype, device = weights.embedding.dtype, weights.embedding.device
+        self.backend = make_backend(backend, device) if isinstance(backend, str) else backend
+        self.rotaries: dict[Kind, Rotary] = {
+            kind: Rotary(config.rope_of(kind), config.context_len, dtype, device)
+            for kind in (Kind.FULL, Kind.SWA)
+            if kind in config.layer_kinds
+        }
+        """Angles of each kind of attention layer."""
+        self._blocks = [
+            Block(config, layer, kind, place, pools[place.group])
+            for layer, kind, place in zip(weights.layers, config.layer_kinds, places, strict=True)
+        ]
+        self._kinds = {place.group: (kind, place.page) for kind, place in zip(config.layer_kinds, places, strict=True)}
+        self._mtp: MtpHead | None = None
+        if weights.mtp is not None:
+            place = mtp_place(config, places)
+            self._mtp = MtpHead(config, weights.mtp, place, pools[place.group])
 
     @torch.inference_mode()
     def forward(self, call: Call, *, want_logits: bool) -> Tensor | None:
-        """Fill the pool for the call's rows; logits `[len(extends), vocab]` in fp32 for the last row of each extend."""
-        eps, width = self.config.norm_eps, (self.config.hidden,)
-        cos, sin = self._cos[call.positions, None], self._sin[call.positions, None]  # [n, 1, head_dim / 2]
-        hidden = F.embedding(call.ids, self.weights.embedding)  # [n, hidden]
-        for index, layer in enumerate(self.weights.layers):
-            queries, keys, values = self._qkv(layer, F.rms_norm(hidden, width, layer.input_norm, eps), cos, sin)
-            self.pool.write(index, call.slots, keys, values)
-            if layer is self.weights.layers[-1] and not want_logits:
-                return None  # nothing reads what the last layer would make of these rows
-            mixed = [extend_attention(queries[e.rows], self.pool, index, e) for e in call.extends]
-            hidden = hidden + layer.out(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
-            gate, up = layer.gate_up(F.rms_norm(hidden, width, layer.post_norm, eps)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(F.silu(gate) * up)
-        last = hidden[[extend.rows.stop - 1 for extend in call.extends]]
-        return self.weights.head(F.rms_norm(last, width, self.weights.norm, eps)).float()
+        """Fill the pools for the call's rows; logits `[len(call.ends), vocab]` in fp32 of each request's last row."""
+        hidden = self._layers(call, read=want_logits)
+        return None if hidden is None else self._logits(self._norm(hidden[[end - 1 for end in call.ends]]))
 
-    def _qkv(self, layer: LayerWeights, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries `[n, heads, head_dim]`, rotated keys and values `[n, kv_heads, head_dim]`."""
-        heads, kv_heads = self.config.heads, self.config.kv_heads
-        qkv = layer.qkv(hidden).view(len(hidden), heads + 2 * kv_heads, self.config.head_dim)
-        rotated, values = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
-        if layer.qk_norm is not None:
-            rotated = F.rms_norm(rotated, (self.config.head_dim,), None, self.config.norm_eps) * layer.qk_norm
-        first, second = rotated.chunk(2, dim=-1)
-        rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-        return rotated[:, :heads], rotated[:, heads:], values
+    @torch.inference_mode()
+    def hidden(self, call: Call) -> Tensor:
+        """Fill the pools; hidden states `[n, hidden]` of every row, behind the last norm."""
+        hidden = self._layers(call, read=True)
+        assert hidden is not None
+        return self._norm(hidden)
 
+    @torch.inference_mode()
+    def forward_all(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Fill the pools; logits `[n, vocab]` in fp32 and hidden states `[n, hidden]` of every row."""
+        hidden = self.hidden(call)
+        return self._logits(hidden), hidden
 
-def _rotary_table(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine `[context_len, head_dim / 2]`; angles in fp32, as transformers computes them."""
-    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    angles = torch.arange(config.context_len).float()[:, None] / config.rope_theta**exponent
-    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+    @torch.inference_mode()
+    def draft(self, call: Call, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the drafting head: `call.ids[i]` is the token after row i, `hidden` `[n, hidden]` the rows' states.
+
+        Fills the head's layer at the rows' own slots. Logits `[len(call.ends), vocab]` in fp32 of the token after
+        that, for each request's last row, and the head's hidden states `[n, hidden]`, to draft a further token from.
+        """
+        assert self._mtp is not None, "the model has no drafting head"
+        step = self._step(call, self._mtp.group)
+        assert isinstance(step, AttentionStep)
+        hidden = self._mtp(self._embed(call.ids), hidden, step)
+        return self._logits(hidden[[end - 1 for end in call.ends]]), hidden
+
+    def _layers(self, call: Call, *, read: bool) -> Tensor | None:
+        steps = [self._step(call, group) for group in range(len(call.groups))]
+        hidden: Tensor | None = self._embed(call.ids)
+        for block in self._blocks:
+            assert hidden is not None
+            # Nothing reads what the last layer would make of rows whose logits nobody wants.
+            hidden = block(hidden, steps[block.group], read=read or block is not self._blocks[-1])
+        return hidden
+
+    def _step(self, call: Call, group: int) -> AttentionStep | StateStep:
+        rows, (kind, page) = call.groups[group], self._kinds[group]
+        if isinstance(rows, AttentionRows):
+            return self.backend.attention(rows, call.positions, self.rotaries[kind], page)
+        return self.backend.recurrence(rows.batch)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        rows, scale = F.embedding(ids, self.weights.embedding), self.config.embedding_scale
+        return rows if scale is None else rows * torch.tensor(scale, dtype=rows.dtype, device=rows.device)
+
+    def _norm(self, rows: Tensor) -> Tensor:
+        return F.rms_norm(rows, (self.config.hidden,), self.weights.norm, self.config.norm_eps)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.weights.head(hidden).float()
