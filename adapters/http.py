@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
+from vocabulary.engine import TokenRequest
 from vocabulary.errors import EngineFailed, RequestRefused, UsageError
 
 if TYPE_CHECKING:
@@ -147,6 +148,13 @@ class HttpClient:
             return json.loads(body)
         except (ValueError, RecursionError):  # ValueError: also an integer of too many digits
             raise EngineFailed(f"{self.engine}: {path} answered something that is not JSON: {_excerpt(body)}") from None
+
+
+def sending_ns(request: TokenRequest) -> int:
+    """Wait until a request may be sent; the time then, to be read right before it is."""
+    if request.not_before_ns is not None:
+        time.sleep(max(0, request.not_before_ns - time.monotonic_ns()) / 1e9)
+    return time.monotonic_ns()
 
 
 def _split(engine: str, base_url: str) -> SplitResult:

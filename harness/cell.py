@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.experiment import Checks
 from harness.interrupt import Interrupt
@@ -11,11 +13,15 @@ from harness.judge import Judge, Judgement
 from harness.plan import Cell, scale_of
 from harness.records import INVALIDATING, Entry, Finding, FindingKind, RequestRecord, Role
 from harness.store import RequestLog
-from vocabulary.engine import Engine, Feature, Fidelity, Reply, TokenRequest
+from vocabulary.engine import Engine, Feature, Fidelity, Mode, Reply, TokenRequest
 from vocabulary.errors import UsageError
 from workloads.sequence import Ids, Send, batches, fingerprint, prompt_lengths
 from workloads.source import TokenSource
 
+AHEAD_NS = 200_000_000
+"""The first request with a time of its own is sent so long after all threads were asked for."""
+MOST_TIMED = 2000
+"""Requests with times of their own in one go: each waits in a thread."""
 SENTINEL_LEN = 33
 """Shortest sentinel; longer where two granules and one token are longer."""
 LOGPROB_TOLERANCE = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.25}
@@ -70,6 +76,7 @@ class CellRun:
             )
         self._refuse_too_long(sends)
         self._refuse_keys(sends)
+        self._refuse_times(sends)
         self._reset()
         if self._checks.verify_reset:
             self._verify_reset(source)
@@ -86,6 +93,12 @@ class CellRun:
                 self._reset()
             more = self._more_features
             requests = [send.request(self._name(number), outputs, more) for number, send in enumerate(batch)]
+            if any(send.at_ns is not None for send in batch):
+                begin_ns = time.monotonic_ns() + AHEAD_NS
+                requests = [
+                    replace(request, not_before_ns=begin_ns + (send.at_ns or 0))
+                    for request, send in zip(requests, batch, strict=True)
+                ]
             replies = self._exchange(requests, batch, Role.PROBE)
             if not probes and all(reply.hit_len for reply in replies):
                 hit = min(reply.hit_len or 0 for reply in replies)
@@ -138,7 +151,9 @@ class CellRun:
             for _ in range(max(1, missing)):
                 self._reset()
                 reply = self._exchange(
-                    [replace(request, request_id=self._name())], [Send(label=label, parts=())], Role.CONTROL
+                    [replace(request, request_id=self._name(), not_before_ns=None)],
+                    [Send(label=label, parts=())],
+                    Role.CONTROL,
                 )[0]
                 if reply.hit_len:
                     self._find(FindingKind.RESET_FAILED, f"control run of {label!r} hit {reply.hit_len} tokens")
@@ -178,6 +193,17 @@ class CellRun:
             raise UsageError(f"{self._cell.id}: {label} has no cache salt; {remedy}")
         if facts.fidelity is Fidelity.SERVED and any(send.lora is not None for send in sends):
             raise UsageError(f"{self._cell.id}: {label} is served without adapters; {remedy}")
+
+    def _refuse_times(self, sends: Sequence[Send]) -> None:
+        facts = self._engine.facts
+        over_http = facts.fidelity is Fidelity.SERVED and facts.mode in (Mode.LAUNCH, Mode.ATTACH)
+        if not over_http and any(send.at_ns is not None for send in sends):
+            raise UsageError(
+                f"{self._cell.id}: {self._cell.engine_label} cannot send at recorded times, only an HTTP server can "
+                f"(mode launch or attach); leave `open_loop` out, or this engine with the workload's `engines`"
+            )
+        if sum(send.at_ns is not None for send in sends) > MOST_TIMED:
+            raise UsageError(f"{self._cell.id}: more than {MOST_TIMED} requests at recorded times; lower `first`")
 
     @property
     def _more_features(self) -> frozenset[Feature]:
@@ -268,11 +294,18 @@ class CellRun:
             ),
             junction=expectation.junction if expectation else None,
             findings=findings,
-            native=dict(reply.native) | ({"law_left": self._judge.left} if self._judge.left else {}),
+            native=dict(reply.native) | self._said(request, reply),
         )
         self._log.append(record)
         self._kinds.update(finding.kind for finding in findings)
         self._on_request(record)
+
+    def _said(self, request: TokenRequest, reply: Reply) -> dict[str, Any]:
+        """What the harness adds to the engine's own fields."""
+        said: dict[str, Any] = {"law_left": self._judge.left} if self._judge.left else {}
+        if request.not_before_ns is not None:
+            said |= {"late_ns": reply.sent_ns - request.not_before_ns}
+        return said
 
 
 def _difference(cold: Reply, other: Reply, tolerance: float) -> str | None:

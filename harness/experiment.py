@@ -43,6 +43,8 @@ from workloads.registry import FAMILIES, Family
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
 MAX_FILE_BYTES = 1 << 20
 MAX_EXTENDS = 5
+FILE_KEYS = ("document", "trace")
+"""Keys of a workload that name a file, relative to the experiment file."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -129,7 +131,7 @@ class WorkloadEntry(BaseModel):
     models: tuple[str, ...] | None = None
     """Models to run it on; all of the experiment's where absent."""
     engines: tuple[str, ...] | None = None
-    """Engine names to run it on; all where absent."""
+    """Names or labels of engines to run it on; all where absent."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The experiment's where absent."""
 
@@ -166,11 +168,11 @@ class Experiment(_Strict):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
+        names = [name for engine in self.engine for name in (engine.name, engine.label) if name]
         for workload in self.workload:
             for model in workload.models or ():
                 if model not in self.models:
                     raise ValueError(f"workload {workload.family!r} names model {model!r}; {_hint(model, self.models)}")
-            names = [engine.name for engine in self.engine]
             for engine in workload.engines or ():
                 if engine not in names:
                     raise ValueError(f"workload {workload.family!r} names engine {engine!r}; {_hint(engine, names)}")
@@ -216,8 +218,9 @@ def _read(path: Path, depth: int = 0) -> dict[str, Any]:
     merged = _read(path.parent / base, depth + 1)
     if (moved := os.path.relpath((path.parent / base).parent, path.parent)) != ".":
         for workload in merged.get("workload", ()):
-            if isinstance(workload, dict) and isinstance(document := workload.get("document"), str):
-                workload["document"] = str(Path(moved) / document)
+            for key in FILE_KEYS:
+                if isinstance(workload, dict) and isinstance(named := workload.get(key), str):
+                    workload[key] = str(Path(moved) / named)
     for key, value in data.items():
         both_lists = isinstance(value, list) and isinstance(merged.get(key), list)
         merged[key] = merged[key] + value if both_lists else value

@@ -170,6 +170,7 @@ class Runner:
             granule=engine.facts.granule,
             encode=lambda text: encode(model, text),
             read_text=self._read_text,
+            locate=lambda name: self._source.parent / name,
         )
         try:
             with RequestLog(self._folder / cell.id) as log:
@@ -251,9 +252,20 @@ def read_document(source: Path, name: str) -> str:
 
 def _digest(experiment: Experiment, source: Path) -> str:
     """Of the experiment and of every document it names; reads them, so that a missing one is seen at once."""
-    documents = [getattr(entry.resolve()[1], "document", None) for entry in experiment.workload]
+    resolved = [entry.resolve()[1] for entry in experiment.workload]
+    documents = [getattr(parameters, "document", None) for parameters in resolved]
     texts = [read_document(source, name) for name in documents if isinstance(name, str)]
+    traces = [getattr(parameters, "trace", None) for parameters in resolved]
+    texts += [_file_digest(source, name) for name in traces if isinstance(name, str)]
     return hashlib.sha256(json.dumps([experiment.digest, *texts]).encode()).hexdigest()
+
+
+def _file_digest(source: Path, name: str) -> str:
+    try:
+        with (source.parent / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"{source}: trace {name!r} cannot be read: {error.strerror or error}") from None
 
 
 def open_model(name: str, source: Path) -> Checkpoint:

@@ -71,6 +71,9 @@ class TokenRequest:
     fork_of: str | None = None
     """`request_id` of the live sequence this one branches from (DeepInfer); only laws read it."""
 
+    not_before_ns: int | None = field(default=None, compare=False)
+    """`time.monotonic_ns()` before which it must not be sent; only served engines over HTTP wait."""
+
     _array: npt.NDArray[np.int32] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

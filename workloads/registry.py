@@ -25,6 +25,7 @@ from workloads.families.repeat import Repeat, repeat
 from workloads.families.retokenised import Retokenised, retokenised
 from workloads.families.siblings import Siblings, siblings
 from workloads.families.tools import Tools, tools
+from workloads.families.trace import Trace, trace
 from workloads.families.trim import Trim, trim
 from workloads.families.window import Window, window
 from workloads.sequence import Send
@@ -72,5 +73,6 @@ FAMILIES: dict[str, Family] = {
         _family(Churn, churn),
         _family(Questions, questions),
         _family(Pairs, pairs),
+        _family(Trace, trace),
     )
 }

@@ -80,6 +80,8 @@ class Send:
     """Empty the cache before this send."""
     with_previous: bool = False
     """Send it at the same moment as the send before it."""
+    at_ns: int | None = None
+    """Send it so long after the first of those sent together, answered or not; None: at once."""
     at_most: int | None = None
     """Tokens that it may hit; more is a finding (`forbidden_hit`). None: what the law says, and never more than P."""
 

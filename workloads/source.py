@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from vocabulary.errors import UsageError
 from workloads.sequence import Ids, Run
@@ -28,14 +30,16 @@ class TokenSource:
         granule: int = 1,
         encode: Callable[[str], Ids] | None = None,
         read_text: Callable[[str], str] | None = None,
+        locate: Callable[[str], Path] | None = None,
     ) -> None:
+        self.seed = seed
         self.granule = granule
         """The engine's smallest reusable step, for families that probe each engine at its own edges."""
         self._rng = np.random.default_rng(seed)
         self._ids = np.asarray([i for i in range(vocab_size) if i not in reserved], np.int64)
         self._firsts = self._rng.permutation(self._ids)
         self._used_firsts, self._runs = 0, False
-        self._encode, self._read_text = encode, read_text
+        self._encode, self._read_text, self._locate = encode, read_text, locate
 
     def drawing(self, runs: bool) -> Self:
         """Draw stretches of one shuffled list of all IDs (`Run`) from now on, or random IDs again."""
@@ -87,3 +91,14 @@ class TokenSource:
         if self._read_text is None:
             raise UsageError("this workload reads a text file and none can be read here")
         return self._read_text(name)
+
+    @property
+    def drawable(self) -> npt.NDArray[np.int64]:
+        """Every ID that may be drawn, ascending."""
+        return self._ids
+
+    def path(self, name: str) -> Path:
+        """Where a file named by the experiment lies."""
+        if self._locate is None:
+            raise UsageError("this workload reads a file and none can be found here")
+        return self._locate(name)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from adapters.http import HttpClient
+from adapters.http import HttpClient, sending_ns
 from adapters.llama_cpp.completion import UNFIT_OUTPUT, Timed, body_of, reply_of, spans, unfit_output
 from adapters.llama_cpp.launch import Launched
 from adapters.llama_cpp.server_log import ServerLog
@@ -93,7 +92,7 @@ class LlamaCppEngine:
                 f"{self.facts.context_len}; raise `n_ctx` or lower `n_parallel`"
             )
         body = body_of(request, progress=self._log is None)
-        sent_ns = time.monotonic_ns()
+        sent_ns = sending_ns(request)
         try:
             return Timed(request=request, sent_ns=sent_ns, events=list(client.stream("/completion", body)))
         except EngineFailed as error:

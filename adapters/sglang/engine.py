@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
 from adapters.checked import reply_from
-from adapters.http import HttpClient
+from adapters.http import HttpClient, sending_ns
 from adapters.sglang.server import Launched, Server
 from adapters.sglang.transcript import decode
 from vocabulary.engine import EngineFacts, Feature, Reply, Span, TokenRequest
@@ -68,7 +67,7 @@ class SglangEngine:
     def _send(self, request: TokenRequest, client: HttpClient) -> Reply:
         self._check(request)
         rid = f"{request.request_id}#{next(self._count)}"
-        sent_ns = time.monotonic_ns()
+        sent_ns = sending_ns(request)
         try:
             answer = decode(client.stream("/generate", body_of(request, rid)))
         except EngineFailed as error:

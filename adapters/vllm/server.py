@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from adapters.checked import reply_from
-from adapters.http import HttpClient
+from adapters.http import HttpClient, sending_ns
 from adapters.process import EngineProcess
 from adapters.vllm.probe_log import Prefill, ProbeLog
 from adapters.vllm.transcript import Transcript, body, decode
@@ -90,7 +90,7 @@ class VllmServer:
 
     def _exchange(self, client: HttpClient, request: TokenRequest, request_id: str) -> tuple[int, int, Transcript]:
         fields = body(request, self._served_name, request_id)
-        sent_ns = time.monotonic_ns()
+        sent_ns = sending_ns(request)
         transcript = decode(request, client.stream(COMPLETIONS, fields))
         answered, asked = transcript.response_id, ID_PREFIX + request_id
         if answered.startswith(f"{ID_PREFIX}hitparity.") and answered != asked:

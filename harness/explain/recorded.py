@@ -76,4 +76,5 @@ def _source(run: Run, cell: CellManifest) -> TokenSource:
         granule=int(facts["granule"]),
         encode=lambda text: encode(model, text),
         read_text=lambda name: read_document(beside, name),
+        locate=lambda name: beside.parent / name,
     )

@@ -21,7 +21,7 @@ from vocabulary.errors import UsageError
 from workloads.traces.stretches import Numbers, Stretch, length
 
 SECOND = 1_000_000_000
-TRIAL_REQUESTS = 2000
+TRIAL_REQUESTS = 20_000
 """Requests drawn to see how long prompts are before lengths are scaled."""
 
 

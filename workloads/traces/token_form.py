@@ -9,6 +9,8 @@ Chance would otherwise make one in V pairs of siblings equal in their first toke
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,21 +30,31 @@ class TokenForm:
 
     def __init__(self, vocab_size: int, seed: int = 0, *, reserved: frozenset[int] = frozenset()) -> None:
         """IDs are drawn from `[0, vocab_size)` without `reserved`."""
-        self._allowed = np.array([i for i in range(vocab_size) if i not in reserved], np.int32)
-        if not len(self._allowed):
-            raise UsageError(f"a vocabulary of {vocab_size} with {len(reserved)} reserved IDs leaves none to draw")
-        self._plain = len(self._allowed) == vocab_size
+        self._begin(np.array([i for i in range(vocab_size) if i not in reserved], np.int32), seed)
+
+    @classmethod
+    def of(cls, drawable: npt.NDArray[np.integer[Any]], seed: int) -> Self:
+        """IDs are drawn from these, ascending."""
+        form = cls.__new__(cls)
+        form._begin(drawable.astype(np.int32), seed)
+        return form
+
+    def _begin(self, allowed: TokenIds, seed: int) -> None:
+        if not len(allowed):
+            raise UsageError("the vocabulary has no token ID that may be drawn")
+        self._allowed = allowed
+        self._plain = int(allowed[-1]) == len(allowed) - 1
         self._seed = mix(np.array([seed % 2**64], np.uint64))[0]
         self._views: dict[int, Indexes] = {}
         self._firsts: dict[tuple[str | None, int], int] = {}
         self._children: dict[tuple[str | None, int], int] = {}
 
-    def ids(self, request: TraceRequest) -> TokenIds:
-        """The prompt, shape `(input_len,)`; the trace's own IDs where it has them.
+    def ids(self, request: TraceRequest, *, redraw: bool = False) -> TokenIds:
+        """The prompt, shape `(input_len,)`; the trace's own IDs where it has them, unless they are to be drawn anew.
 
         UsageError where a prompt has more siblings than the vocabulary has IDs, or an ID lies outside the vocabulary.
         """
-        if request.ids is not None:
+        if request.ids is not None and not redraw:
             self._check(request)
             return request.ids
         # Gathering from a pool and shifting costs a tenth of hashing every token; distinct blocks stay distinct to all
@@ -102,5 +114,6 @@ class TokenForm:
         assert ids is not None
         if len(ids) and not 0 <= ids.min() <= ids.max() <= self._allowed[-1]:
             raise UsageError(
-                f"line {request.line}: token IDs reach {ids.max()}, the vocabulary ends at {self._allowed[-1]}"
+                f"line {request.line}: token IDs reach {ids.max()}, the vocabulary ends at {self._allowed[-1]}; "
+                f"`redraw = true` in an experiment's workload draws others"
             )
