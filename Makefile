@@ -1,4 +1,4 @@
-# make quickstart | engines | kernels-check | test | lint | fuzz | regress | bench     (README.md explains each)
+# make quickstart | engines | kernels-check | test | lint | fuzz | regress | notebooks | latency | bench     (README.md explains each)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ VLLM_LOOKUPS := 0.23.0 0.26.0 0.30.0 0.32.0 0.33.0
 ASCEND_LOOKUPS := 0.23.0 0.26.0rc1 0.30.0rc2
 
 .DEFAULT_GOAL := quickstart
-.PHONY: quickstart engines kernels-check test lint format fuzz regress bench clean
+.PHONY: quickstart engines kernels-check test lint format fuzz regress notebooks bench clean
 
 # The environment is rebuilt when a requirements file changes; a half-made one has no stamp and is made again.
 $(VENV)/ready: requirements.txt requirements-model.txt pyproject.toml
@@ -67,6 +67,10 @@ regress: $(VENV)/ready
 	rm -rf results/regress
 	$(BIN)/hitparity run regress > /dev/null || test $$? -eq 1
 	$(BIN)/hitparity baseline $(BASELINE) results/regress/*
+
+# The scripts of notebooks/ as executed notebooks, on the committed results.
+notebooks: $(VENV)/ready-dev
+	$(BIN)/python -m notebooks build/notebooks
 
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks

@@ -7,8 +7,10 @@ meaning in grey.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ ENGINE_COLOURS = {
     "llama.cpp": "#222222",
     "llama-cpp-python": "#AA4488",
     "reference": "#008F68",
+    "vllm-ascend": "#56A0D3",
+    "tensorrt-llm": "#7A8B00",
 }
 OTHER_COLOUR = "#6B6B6B"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -70,6 +74,7 @@ _SETTINGS: Any = {
     "svg.hashsalt": "hitparity",
     "svg.fonttype": "path",
 }
+_NO_DATE = {"Date": None, "Creator": None}
 
 
 def style() -> AbstractContextManager[None]:
@@ -79,7 +84,7 @@ def style() -> AbstractContextManager[None]:
 
 def engine_colour(engine: str) -> str:
     """The same everywhere; grey for an engine that is not ours."""
-    return ENGINE_COLOURS.get(engine, OTHER_COLOUR)
+    return ENGINE_COLOURS.get(engine.removesuffix("-lookup"), OTHER_COLOUR)
 
 
 def spread(wanted: Sequence[float], gap: float, *, low: float, high: float) -> list[float]:
@@ -98,11 +103,24 @@ def spread(wanted: Sequence[float], gap: float, *, low: float, high: float) -> l
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """A figure as the last value of a notebook's cell."""
+
+    figure: Figure
+
+    def _repr_svg_(self) -> str:
+        text = io.StringIO()
+        with style():
+            self.figure.savefig(text, format="svg", metadata=_NO_DATE)
+        return text.getvalue()
+
+
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write `name.svg` and `name.png`; the same figure gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.svg", folder / f"{name}.png"]
     with style():
-        figure.savefig(paths[0], metadata={"Date": None, "Creator": None})
+        figure.savefig(paths[0], metadata=_NO_DATE)
         figure.savefig(paths[1], dpi=PNG_DPI, metadata={"Software": None})
     return paths

@@ -1,41 +1,47 @@
 # %% [markdown]
 # # Five answers to one prompt
 #
-# Reads the committed example run (`results/quickstart-all/example`), or any run folder given as the first argument,
-# and shows who reused what. Open it with jupytext, or run it as a script: `python notebooks/five_answers.py`.
+# The committed example run (`results/quickstart-all/example`): four prompts, the same token IDs for every engine, and
+# who reused what. Any other run folder works as well.
 
 # %%
-import sys
 from pathlib import Path
 
-import pandas as pd
-
-from harness.drawing import save_figure
-from harness.figures import ledger_bars
-from harness.records import Role
+import harness
+from harness.data import load
+from harness.drawing import Inline
+from harness.figures import ledger_bars, position_strip
 from harness.store import load_run
+from vocabulary.ledger import Cause
 
-ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "results" / "quickstart-all" / "example"
-folder = Path(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLE
-run = load_run(folder)
-answers = [r for r in run.requests if r.role is Role.PROBE and r.workload == "five-answers"]
-
-# %% [markdown]
-# Hit length of each send. The prompts are the same token IDs for every engine.
-
-# %%
-rows = pd.DataFrame(
-    [{"send": f"{r.label} #{r.repetition + 1}", "engine": r.engine_label, "hit": r.hit_len} for r in answers]
-)
-print(rows.pivot(index="engine", columns="send", values="hit"))
+folder = Path(harness.__file__).parent.parent / "results" / "quickstart-all" / "example"
+requests = load(folder)
+answers = requests[(requests.role == "probe") & (requests.workload == "five-answers")]
 
 # %% [markdown]
-# Why not more: tokens by cause.
+# Hit length of each send, in tokens. All are right, each by its own rule.
 
 # %%
-causes = pd.DataFrame([{"engine": r.engine_label} | {str(c): n for c, n in r.by_cause().items()} for r in answers])
-print(causes.groupby("engine").sum().astype(int))
+sends = answers.assign(send=answers.label + " #" + (answers.repetition + 1).astype(str))
+sends.pivot(index="engine_label", columns="send", values="hit_len")
+
+# %% [markdown]
+# Why not more: tokens by cause, summed over the sends.
 
 # %%
-print(*save_figure(ledger_bars(answers), Path.cwd(), "five-answers"), sep="\n")
+causes = [f"{cause.value}_tokens" for cause in Cause]
+totals = answers.groupby("engine_label")[causes].sum()
+totals.loc[:, (totals > 0).any()]
+
+# %% [markdown]
+# The same, request by request.
+
+# %%
+records = [r for r in load_run(folder).requests if r.role == "probe" and r.workload == "five-answers"]
+Inline(ledger_bars(records))
+
+# %% [markdown]
+# Where each engine really started to compute: cold, at the first and at the second repeat.
+
+# %%
+Inline(position_strip(records))

@@ -3,14 +3,12 @@
 #
 # One prompt of 3,072 tokens, sent three times to a hybrid model in blocks of 1,536 (full attention and a recurrent
 # state). Four releases, four answers: the block, the cap of the last token, the drafter's drop, where a state exists.
-# Only laws are asked; nothing is started. Open it with jupytext, or run it: `python notebooks/why_zero.py`.
+# Only laws are asked; nothing is started.
 
 # %%
-from pathlib import Path
-
 import pandas as pd
 
-from harness.drawing import save_figure
+from harness.drawing import Inline
 from harness.figures import resume_figure, resume_points
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import TokenRequest
@@ -42,7 +40,7 @@ for law_id in LAWS:
     for what, length, options in (("3072", 3072, {}), ("3073", 3073, {}), ("3073 with MTP", 3073, MTP)):
         first, second, third, binding = answers(law_id, length, **options)
         rows.append({"law": law_id, "prompt": what, "1st": first, "2nd": second, "3rd": third, "binding": binding})
-print(pd.DataFrame(rows).to_string(index=False))
+pd.DataFrame(rows).set_index(["law", "prompt"])
 
 # %% [markdown]
 # The last token has to be computed, so 3,072 tokens may reuse 3,071 at most: one block. The state of 3,072 lies behind
@@ -58,5 +56,4 @@ for law_id, options in (("vllm@0.32", {}), ("vllm@0.32", {"max_num_batched_token
     law.finish(request, (1,))
     name = f"{law_id}, {options.get('max_num_batched_tokens', 8192)} tokens a step"
     points.append(resume_points(name, law, range(4000), step=16))
-    print(name, points[-1].points)
-print(*save_figure(resume_figure(points), Path.cwd(), "why-zero"), sep="\n")
+Inline(resume_figure(points))
