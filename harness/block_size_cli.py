@@ -45,6 +45,11 @@ def blocksize(
         shape = shape_of(
             config, tp=tp, kv_dtype_bytes=kv_dtype_bytes, recurrent_dtype_bytes=recurrent_dtype_bytes, drafts=drafts
         )
+    elif drafts:
+        raise UsageError(
+            "--drafts widens the convolution state of a model's config.json: give --config FILE; without one, "
+            "--conv-state-bytes already counts the drafts"
+        )
     else:
         values = (kv_heads, head_dim, recurrent_heads, recurrent_head_dims, conv_state_bytes)
         missing = [name for name, value in zip(NEEDED, values, strict=True) if value is None]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cases_cli import terminal
-from harness.fuzz_cli import parse_option
-from vocabulary.errors import LawDoesNotCover, UsageError
+from harness.fuzz_cli import parse_options
+from vocabulary.errors import HitparityError, LawDoesNotCover, UsageError
 
 if TYPE_CHECKING:
     from harness.cases.format import Case
@@ -70,7 +70,10 @@ def explain(
 
 
 def _options(groups: str | None, option: list[str], page: int | None) -> dict[str, Any]:
-    options = dict(parse_option(text) for text in option)
+    options = parse_options(option)
+    given = (("--groups", "groups", groups), ("--page", "page_size", page))
+    if twice := [f"{flag} and --option {key}" for flag, key, value in given if value is not None and key in options]:
+        raise UsageError(f"{twice[0]} say the same; keep one of them")
     if groups:
         options["groups"] = groups.split(",")
     if page is not None:
@@ -114,15 +117,13 @@ def _cases(text: str, engines: list[str], levers: bool) -> list[Block]:
     return blocks
 
 
-def _mistake(case: Case) -> UsageError | None:
-    """What is wrong with an engine or its options; what a law does not cover is an answer and no mistake."""
+def _mistake(case: Case) -> HitparityError | None:
+    """What is wrong with an engine, its options or their values, before anything is sent."""
     from reference_engine.laws.registry import make_law
 
     try:
         make_law(case.engine, {"groups": list(case.groups), **case.options})
-    except LawDoesNotCover:
-        return None
-    except UsageError as error:
+    except (LawDoesNotCover, UsageError) as error:
         return error
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,7 +95,7 @@ def _chosen(
     from harness.fuzz.configurations import Configuration, configurations
 
     if groups is not None:
-        options = dict(parse_option(text) for text in option)
+        options = parse_options(option)
         name = " ".join([groups, *option])
         made = Configuration(
             name=name, engine=engine, groups=tuple(groups.split(",")), options=options, longest=longest,
@@ -121,15 +122,20 @@ def _chosen(
     return [dataclasses.replace(each, against=against or each.against) for each in found]
 
 
-def parse_option(text: str) -> tuple[str, Any]:
-    """KEY=VALUE, the value as JSON where it is JSON and as text otherwise."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UsageError(f"option {text!r}: write KEY=VALUE, such as max_num_batched_tokens=512")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+def parse_options(texts: Iterable[str]) -> dict[str, Any]:
+    """KEY=VALUE each, the value as JSON where it is JSON and as text otherwise; UsageError for a key given twice."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"option {text!r}: write KEY=VALUE, such as max_num_batched_tokens=512")
+        if key in options:
+            raise UsageError(f"option {key!r} is given twice: {json.dumps(options[key])} and {value}; keep one of them")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
 
 
 def _print(tally: Tally, console: Any, folder: Path) -> None:

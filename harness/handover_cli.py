@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cases_cli import terminal
-from harness.fuzz_cli import parse_option
+from harness.fuzz_cli import parse_options
 from vocabulary.errors import EngineUnavailable, HitparityError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def handover(
     from harness import handover_show
     from harness.handover import SOURCES
 
-    options = dict(parse_option(text) for text in option) | ({"groups": groups.split(",")} if groups else {})
+    options = parse_options(option) | ({"groups": groups.split(",")} if groups else {})
     if lengths is None and (options or external_hit is not None):
         raise UsageError("--groups, --option and --external-hit change a prompt's numbers; give --prompt-lengths too")
     case = None if lengths is None else _case(lengths, relation)

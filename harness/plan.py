@@ -109,9 +109,8 @@ def plan(experiment: Experiment, only: Sequence[str] = ()) -> tuple[Group, ...]:
                 group_id = _unique(_slug(name), group_ids)
                 cells = []
                 for entry, workload in workloads:
-                    if model in (entry.models or experiment.models) and engine.name in (
-                        entry.engines or (engine.name,)
-                    ):
+                    chosen_engines = {engine.name, engine.label} & set(entry.engines or (engine.name,))
+                    if model in (entry.models or experiment.models) and chosen_engines:
                         # Every cell has its id before any is left out: a filter must not rename the others.
                         cell = Cell(_unique(f"{group_id}--{_slug(workload.name)}", ids), label, model, workload)
                         facts = {"engine": engine.name, "label": label, "model": model, "workload": workload.name}
