@@ -169,7 +169,6 @@ class Experiment(_Strict):
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         names = [name for engine in self.engine for name in (engine.name, engine.label) if name]
-        names = [name for engine in self.engine for name in (engine.name, engine.label) if name]
         for workload in self.workload:
             for model in workload.models or ():
                 if model not in self.models:
