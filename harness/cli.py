@@ -23,8 +23,10 @@ import harness.fuzz_cli
 import harness.generate_cli
 import harness.gpu_check_cli
 import harness.handover_cli
+import harness.import_cli
 import harness.latency_cli
 import harness.report_cli
+import harness.simulate_cli
 from harness.experiment import load_experiment
 from harness.listing import Topic, listing
 from harness.plan import Group, plan
@@ -54,8 +56,10 @@ app.command()(harness.handover_cli.handover)
 app.command()(harness.latency_cli.latency)
 app.command()(harness.report_cli.report)
 app.command()(harness.compare_cli.compare)
+app.command()(harness.simulate_cli.simulate)
 app.command()(harness.gpu_check_cli.gpu_check)
 app.command()(harness.generate_cli.generate)
+app.command("import")(harness.import_cli.import_log)
 
 PIPE_WIDTH = 120
 Results = Annotated[
@@ -107,9 +111,14 @@ def run(
 
 
 @app.command("list")
-def list_topic(topic: Annotated[Topic, typer.Argument(help="What to list.")]) -> None:
+def list_topic(
+    topic: Annotated[Topic, typer.Argument(help="What to list.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="With workloads: one family, its parameters and prompts.")
+    ] = None,
+) -> None:
     """List engines, laws, workloads, causes or ready experiments."""
-    _console().print(listing(topic))
+    _console().print(listing(topic, name))
 
 
 @app.command()

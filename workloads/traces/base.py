@@ -65,6 +65,8 @@ class TraceRequest:
     """Requests of different namespaces never share."""
     lora: str | None = None
     """Adapter, where the trace names one."""
+    hit_len: int | None = None
+    """Tokens that the engine behind the trace took from its cache, where the trace tells."""
 
     def scaled(self, divide: int) -> TraceRequest:
         """All lengths divided, sharing kept block by block; a partial block or an answer keeps one token at least.
@@ -87,6 +89,7 @@ class TraceRequest:
             output_len=math.ceil(self.output_len / divide),
             ids=None,
             output_ids=None,
+            hit_len=None,
         )
 
 
@@ -103,6 +106,7 @@ class Row:
     parent: str | None = None
     namespace: str | None = None
     lora: str | None = None
+    hit_len: int | None = None
     token_ids: TokenIds | None = None
     output_ids: TokenIds | None = None
 
@@ -224,6 +228,7 @@ class TraceReader(ABC):
                 parent=row.parent,
                 namespace=row.namespace,
                 lora=row.lora,
+                hit_len=row.hit_len,
             )
 
 

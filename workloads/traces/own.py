@@ -124,6 +124,7 @@ class Own(TraceReader):
             parent=text_or_none(row, "parent"),
             namespace=text_or_none(row, "namespace"),
             lora=text_or_none(row, "lora"),
+            hit_len=whole(row, "hit_len") if "hit_len" in row else None,
         )
         answer = own if output is None else np.concatenate([own, output])
         self._sequences.add(line, base, shared, answer)
@@ -162,6 +163,7 @@ class TraceWriter:
         parent: str | None = None,
         namespace: str | None = None,
         lora: str | None = None,
+        hit_len: int | None = None,
     ) -> int:
         """Write one request; its line number."""
         whole_ids = ids if output_ids is None else np.concatenate([ids, output_ids])
@@ -177,6 +179,7 @@ class TraceWriter:
             "parent": parent,
             "namespace": namespace,
             "lora": lora,
+            "hit_len": hit_len,
         }
         self._put({key: value for key, value in fields.items() if value is not None})
         self._sequences.add(self._line, base, shared, whole_ids[shared:])
