@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
+import json
 import textwrap
 from collections.abc import Callable
 from enum import StrEnum
 
+import numpy as np
+from pydantic.fields import FieldInfo
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -16,9 +20,17 @@ from rich.text import Text
 from adapters.registry import ADAPTERS, adapter_for
 from harness.catalogue import catalogue
 from harness.experiment import load_experiment
+from reference_engine.laws.parts.history import History
 from reference_engine.laws.registry import LAWS
+from vocabulary.errors import UsageError
 from vocabulary.ledger import Cause
-from workloads.registry import FAMILIES
+from workloads.lengths import NOMINAL
+from workloads.registry import FAMILIES, Family
+from workloads.sequence import Ids
+from workloads.source import TokenSource
+
+SENDS_SHOWN = 24
+"""Sends of one family that its listing shows."""
 
 
 class Topic(StrEnum):
@@ -31,8 +43,12 @@ class Topic(StrEnum):
     EXPERIMENTS = "experiments"
 
 
-def listing(topic: Topic) -> RenderableType:
-    """What to print for a topic."""
+def listing(topic: Topic, name: str | None = None) -> RenderableType:
+    """What to print for a topic; with `name`, one workload family in full."""
+    if name is not None:
+        if topic is not Topic.WORKLOADS:
+            raise UsageError(f"`hitparity list {topic}` takes no name; `hitparity list workloads NAME` does")
+        return _family(name)
     tables: dict[Topic, Callable[[], RenderableType]] = {
         Topic.ENGINES: _engines,
         Topic.LAWS: _laws,
@@ -75,10 +91,61 @@ def _laws() -> Table:
 def _workloads() -> Group:
     texts = []
     for family in FAMILIES.values():
-        names = [f"{key} = {field.default}" for key, field in family.parameters.model_fields.items()]
-        parameters = ", ".join(name.replace("PydanticUndefined", "(required)") for name in names)
-        texts.append(Text(f"{family.name}\n{family.picture}\n    parameters: {parameters}\n"))
-    return Group(*texts)
+        names = [f"{key} = {_default(field)}" for key, field in family.parameters.model_fields.items()]
+        texts.append(Text(f"{family.name}\n{family.picture}\n    parameters: {', '.join(names)}\n"))
+    return Group(*texts, Text("`hitparity list workloads NAME` explains the parameters of one and shows its prompts."))
+
+
+def _family(name: str) -> Group:
+    """Picture, parameters with their meaning, and the sends of its defaults on an engine like `NOMINAL`."""
+    if name not in FAMILIES:
+        near = difflib.get_close_matches(name, FAMILIES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(FAMILIES)}"
+        raise UsageError(f"unknown workload family {name!r}; {hint}")
+    family = FAMILIES[name]
+    table = Table("parameter", "default", "meaning")
+    for key, field in family.parameters.model_fields.items():
+        table.add_row(key, escape(_default(field)), escape(" ".join((field.description or "").split())))
+    parts: list[RenderableType] = [Text(f"{family.name}\n{family.picture}\n"), table]
+    parts.append(Text(" ".join((family.parameters.__doc__ or "").split())))
+    if not any(field.is_required() for field in family.parameters.model_fields.values()):
+        parts.append(_sends(family))
+    return Group(*parts)
+
+
+def _default(field: FieldInfo) -> str:
+    return "(required)" if field.is_required() else json.dumps(field.default, default=str)
+
+
+def _sends(family: Family) -> Table:
+    """The first sends with how much of each prompt an earlier one of them shares."""
+    source = TokenSource(0, 1 << 16, granule=NOMINAL.granule)
+    sends = family.sends(family.parameters().at(NOMINAL), source)
+    title = (
+        f"as sent to an engine with {NOMINAL.granule} tokens per granule, a window of {NOMINAL.window} and a pool of "
+    )
+    table = Table("send", "label", "tokens", "shared before", "how", title=f"{title}{NOMINAL.pool} tokens")
+    outputs: list[Ids] = []
+    history = History()
+    for number, send in enumerate(sends):
+        request = send.request(str(number), outputs)
+        shared = history.lcp(request.array)
+        outputs.append(tuple((number * 31 + i) % (1 << 16) for i in range(send.max_tokens)))
+        history.add(np.asarray((*request.ids, *outputs[-1][:-1]), np.int32))
+        if number < SENDS_SHOWN:
+            notes = (
+                "reset first" if send.reset_before else "",
+                "with the one before" if send.with_previous else "",
+                send.namespace or "",
+                send.lora or "",
+                ", ".join(sorted(send.features)),
+                f"may hit {send.at_most}" if send.at_most is not None else "",
+            )
+            how = ", ".join(filter(None, notes))
+            table.add_row(str(number + 1), escape(send.label), str(request.prompt_len), str(shared), escape(how))
+    if len(sends) > SENDS_SHOWN:
+        table.add_row("...", f"{len(sends)} sends in all")
+    return table
 
 
 def _causes() -> Table:

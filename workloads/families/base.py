@@ -23,7 +23,7 @@ Count = Annotated[int, Field(ge=1, le=10_000)]
 class Parameters(BaseModel):
     """Base of a family's parameters: frozen, unknown keys rejected; relative lengths stand for `NOMINAL` until `at`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 
     max_tokens: Length = 1
     """Tokens generated per request."""

@@ -14,18 +14,18 @@ from reference_engine.laws.base import Ids
 from reference_engine.laws.parts.history import common_prefix
 
 
-def shifted(held: Ids, moved: Ids, ids: Ids, common: int, least: int) -> tuple[Ids, Ids]:
-    """What the slot holds of the prompt `ids` afterwards, and which positions of it were ever moved (1).
+def chunks(held: Ids, ids: Ids, common: int, least: int) -> list[tuple[int, int, int]]:
+    """What is moved, as (from, to, length): `to` begins at `common` and has no gaps.
 
-    `held` and `moved` are those of the slot before, `common` its common prefix with `ids`, `least` is `n_cache_reuse`.
+    `held` are the slot's tokens, `ids` the prompt's, `common` is their common prefix, `least` is `n_cache_reuse`.
     """
-    marks = [moved[:common]]
+    found = list[tuple[int, int, int]]()
     at, source = common, common
     while (start := _next_run(held, source, ids[at : at + least], least)) is not None:
         run = common_prefix(held[start:], ids[at:])
-        marks.append(np.ones(run, np.int32))
+        found.append((start, at, run))
         source, at = start + run, at + run
-    return ids[:at], np.concatenate(marks)
+    return found
 
 
 def _next_run(held: Ids, source: int, wanted: Ids, least: int) -> int | None:

@@ -9,7 +9,7 @@ Source: llama-cpp-python 0.3.36, `Llama.generate` and `Llama.eval`, executed.
 
 - Window layers without `swa_full` are never refused a cut, though they may have dropped what the first new token must
   see. Then the hit stands and the engine computes on a window with a hole: `backed_len` is 0, as no shorter hit would
-  find its window whole either.
+  find its window whole either. An engine that follows this law finds the hole as `Lease.valid_from`.
 - Prefill steps have `n_batch` tokens.
 """
 
@@ -26,7 +26,9 @@ from reference_engine.laws.llama_cpp.memory import (
     WindowMemory,
     window_cells,
 )
+from reference_engine.laws.llama_cpp.places import Layout, Store
 from reference_engine.laws.llama_cpp.slots import NO_IDS
+from reference_engine.laws.memory import Slots
 from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import TokenRequest
 from vocabulary.groups import Kind, LayerGroup
@@ -64,8 +66,18 @@ class ContextOptions:
             return RecurrentMemory()
         if self.window is None:
             return FullMemory()
-        count = window_cells(self.window, self.n_ubatch, most=self.n_ctx)
-        return WindowMemory(WindowCells(count, self.window, self.n_ubatch), 0)
+        return WindowMemory(WindowCells(self.window_cells, self.window, self.n_ubatch), 0)
+
+    @property
+    def window_cells(self) -> int:
+        """Cells of the window layers."""
+        assert self.window is not None
+        return window_cells(self.window, self.n_ubatch, most=self.n_ctx)
+
+    def layout(self) -> Layout:
+        """Places; none without a limit."""
+        windows = None if self.window is None or self.n_ctx is None else self.window_cells + self.n_batch
+        return Layout(groups=self.groups, cells=self.n_ctx or 0, window_cells=windows)
 
 
 class LlamaCppPython(Law):
@@ -80,9 +92,12 @@ class LlamaCppPython(Law):
         """An empty context."""
         super().__init__()
         self.options = options
-        self.pool_tokens = options.n_ctx if options.window is None and not options.recurrent else None
+        self.pool_tokens = options.n_ctx
+        self.chunks_bind = options.window is not None or options.recurrent
         self._lease: Lease | None = None
         self._clear()
+        if options.n_ctx is not None:
+            self.rooms = self._store.rooms(options.groups)
 
     def admit(self, request: TokenRequest) -> Lease:
         """Cut the context back to what the prompt shares with it."""
@@ -92,7 +107,10 @@ class LlamaCppPython(Law):
         if self.options.n_ctx is not None and len(ids) + request.max_tokens > self.options.n_ctx:
             raise PoolExhausted(f"{len(ids)} + {request.max_tokens} tokens exceed a context of {self.options.n_ctx}")
         self._lease = lease = Lease(request, self._take(ids))
-        lease.held = self._memory
+        lease.held = self._places
+        if lease.expectation.backed_len is not None:
+            first = self._memory.first
+            lease.valid_from = lease.expectation.hit_len if first is None else first
         return lease
 
     def chunk_end(self, lease: Lease) -> int:
@@ -108,6 +126,23 @@ class LlamaCppPython(Law):
             self._memory.decode(position, position + 1)
         lease.computed_len = max(lease.computed_len, end)
         self._tokens = lease.ids[: lease.computed_len]
+        if self.options.window is not None and (first := self._memory.first) is not None:
+            self._places.window.drop_below(first)
+
+    def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
+        """As `Law.slots`; positions that are asked for the first time get their places now."""
+        return (
+            self._store.at(self._places, group, start, end) if self.rooms else super().slots(lease, group, start, end)
+        )
+
+    def state(self, lease: Lease, group: int, position: int) -> int:
+        """As `Law.state`: there is one."""
+        return self._places.state
+
+    def stores(self, lease: Lease, group: int, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """As `Law.stores`: only the last one."""
+        self._stored = end
+        return super().stores(lease, group, start, end)
 
     def append(self, lease: Lease, token_id: int) -> None:
         """The next cell."""
@@ -116,6 +151,10 @@ class LlamaCppPython(Law):
     def release(self, lease: Lease) -> None:
         """The context keeps its tokens."""
         self._history.add(lease.ids[: lease.computed_len])
+        if self._stored > lease.computed_len:  # given up within a step that has overwritten the state
+            self._tokens = NO_IDS
+            self._memory.cut(0)
+        self._places.cut(lease.computed_len)
         self._lease = None
 
     def reset(self) -> None:
@@ -124,12 +163,18 @@ class LlamaCppPython(Law):
         self._clear()
 
     def check_integrity(self) -> None:
-        """Tokens and memory end at the same position."""
+        """Tokens, memory and places end at the same position."""
         last = self._memory.last
         assert len(self._tokens) == (0 if last is None else last + 1), f"{len(self._tokens)} tokens, memory to {last}"
+        if self.moves.followed and self._lease is None:
+            self._store.check_held(self._places, self._memory.first, len(self._tokens))
+        self._store.check(())
 
     def _clear(self) -> None:
         self._memory, self._tokens, self._history = self.options.memory(), NO_IDS, History()
+        self._store = Store(self.options.layout(), self.moves)
+        (self._places,) = self._store.sequences
+        self._stored = 0
 
     def _take(self, ids: Ids) -> Expectation:
         length, held = len(ids), len(self._tokens)
@@ -141,6 +186,8 @@ class LlamaCppPython(Law):
         backed = self._backed(hit)
         self._tokens = self._tokens[:hit]
         self._memory.cut(hit)
+        self._places.cut(hit)
+        self._stored = 0
         ledger = Ledger.waterfall(
             length,
             [

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from reference_engine.laws.llama_cpp.places import Copy
+
 Positions = npt.NDArray[np.int64]
 EMPTY = -1
 """Inside the arrays of `WindowCells` only: a cell that holds nothing."""
@@ -38,6 +40,13 @@ class Snapshot:
     """Last one."""
     cells: Positions | None = None
     """Positions of the window cells, in the order of the cells; None: no window layers."""
+    copy: Copy | None = None
+    """Where it lies; None: no engine follows."""
+
+    @property
+    def window_first(self) -> int | None:
+        """First copied position of window layers."""
+        return None if self.cells is None else int(self.cells.min())
 
 
 class Memory(ABC):

@@ -52,6 +52,15 @@ class StateBytes:
         return (0 if partial else self.per_token * (state.last + 1)) + self.per_window_cell * cells + self.recurrent
 
 
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What may be stored at once, checkpoints included."""
+
+    tokens: int
+    window_cells: int
+    states: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
     """One slot's content put aside."""
@@ -81,6 +90,24 @@ class RamCache:
         """`limit_bytes` None: `limit_tokens` (the context's cells) bounds it instead."""
         self._limit_bytes, self._limit_tokens, self._sizes = limit_bytes, limit_tokens, sizes
         self.stored: list[Stored] = []
+
+    def most(self, slot_cells: int, window: int) -> Most | None:
+        """Bounds, given the cells of a slot and of a copied window; None: there are none."""
+        limit, sizes = self._limit_bytes, self._sizes
+        if limit is None:
+            assert self._limit_tokens is not None
+            tokens = self._limit_tokens + slot_cells  # held only once the newest has been added
+        elif sizes.per_token:
+            tokens = limit // sizes.per_token
+        else:
+            return None
+        # Checkpoints of one prompt differ in length, so it has no more copies than tokens, and one of its end.
+        cells, states = 2 * tokens * window, 2 * tokens
+        if limit is not None and sizes.per_window_cell:
+            cells = min(cells, limit // sizes.per_window_cell)
+        if limit is not None and sizes.recurrent:
+            states = min(states, limit // sizes.recurrent)
+        return Most(tokens, cells, states)
 
     def save(self, ids: Tokens, moved: Ids, checkpoints: tuple[Checkpoint, ...], state: Snapshot) -> bool:
         """Copy a slot that holds `ids`; False where nothing was stored."""

@@ -20,24 +20,27 @@ Draft models change nothing here: their state travels with the slot and no token
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from reference_engine.laws.base import Expectation, Law, Lease, PoolExhausted
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule, newest_usable
-from reference_engine.laws.llama_cpp.chunk_shift import shifted
+from reference_engine.laws.llama_cpp.chunk_shift import chunks
 from reference_engine.laws.llama_cpp.memory import (
     FullMemory,
     Memory,
     RecurrentMemory,
+    Snapshot,
     WindowCells,
     WindowMemory,
     window_cells,
 )
-from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, RamCache
+from reference_engine.laws.llama_cpp.places import Copy, Layout, Store
+from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, Most, RamCache
 from reference_engine.laws.llama_cpp.slots import Slot, SlotSet
-from reference_engine.laws.memory import Room, Slots
+from reference_engine.laws.memory import Slots
 from reference_engine.laws.parts.chained import Tokens, sequence, tokens_of
 from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import TokenRequest
@@ -132,6 +135,10 @@ class Held:
     slot: Slot
     owner: object = field(default_factory=object)
     """Stands for the request in its checkpoints."""
+    looked_at: int | None = None
+    """Start of the newest step for which a checkpoint has been considered."""
+    stored: int = 0
+    """Tokens behind which an engine has been told to leave a state."""
 
 
 class LlamaCppServer(Law):
@@ -146,12 +153,12 @@ class LlamaCppServer(Law):
         super().__init__()
         self.options, self.ram = options, ram
         cells = options.n_ctx_slot
-        # A real engine behind this law would have to copy KV for the rest; it is for prediction only.
-        follows = options.whole and ram is None and not options.n_cache_reuse and not options.shared
-        self.pool_tokens = options.n_parallel * cells if cells is not None and follows else None
-        if follows:
-            self.rooms = tuple(Room(group, self.pool_tokens) for group in options.groups)
         self._cells = cells or UNBOUNDED
+        self._layout = _layout(options, ram)
+        if self._layout is not None:
+            self.rooms = Store(self._layout, self.moves).rooms(options.groups)
+        self.pool_tokens = None if cells is None else cells * (1 if options.shared else options.n_parallel)
+        self.chunks_bind = not options.whole
         self.reset_forgets_all = ram is not None or options.n_parallel == 1
         self.reads_chains = not options.n_cache_reuse
         self.rule = CheckpointRule(
@@ -184,28 +191,45 @@ class LlamaCppServer(Law):
         return lease
 
     def chunk_end(self, lease: Lease) -> int:
-        """Where the prefill step ends: at most `n_batch` tokens on, and where checkpoints are due."""
-        return self.rule.batch_end(lease.computed_len, lease.request.prompt_len)
+        """Where the prefill step ends: at most `n_batch` tokens on, and where checkpoints are due.
+
+        Takes the one due before the step, so that an engine copies it before the step overwrites what it is of.
+        """
+        end = self.rule.batch_end(lease.computed_len, lease.request.prompt_len)
+        self._keep_checkpoint(lease, end)
+        return end
 
     def computed(self, lease: Lease, end: int) -> None:
         """A prefill step, or generated tokens one by one; checkpoints are taken before a step."""
-        held, start, prompt_len = self._held(lease), lease.computed_len, lease.request.prompt_len
-        slot = held.slot
+        start, prompt_len = lease.computed_len, lease.request.prompt_len
+        slot = self._held(lease).slot
         if start < min(end, prompt_len):
             step_end = min(end, prompt_len)
-            if self.rule.due(start, step_end, prompt_len):
-                new = Checkpoint(lease.ids[:start], slot.memory.snapshot(), held.owner)
-                slot.checkpoints = self.rule.added(slot.checkpoints, new)
+            self._keep_checkpoint(lease, step_end)
             self._decode(slot, start, step_end)
             start = step_end
         for position in range(start, end):
             self._decode(slot, position, position + 1)
         lease.computed_len = max(lease.computed_len, end)
         slot.grow(lease.ids[: lease.computed_len])
+        self._forget_windows()
 
     def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
-        """As `Law.slots`: position p of a slot lies p cells behind its first."""
-        return self._held(lease).slot.first_cell + np.arange(start, end)
+        """As `Law.slots`; positions that are asked for the first time get their places now."""
+        slot = self._held(lease).slot
+        if self._layout is None:
+            return super().slots(lease, group, start, end)
+        self._make_room(slot, end)
+        return self._store.at(slot.places, group, start, end)
+
+    def state(self, lease: Lease, group: int, position: int) -> int:
+        """As `Law.state`: one running state, whatever the position."""
+        return self._held(lease).slot.places.state
+
+    def stores(self, lease: Lease, group: int, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """As `Law.stores`: only the last one."""
+        self._held(lease).stored = end
+        return super().stores(lease, group, start, end)
 
     def append(self, lease: Lease, token_id: int) -> None:
         """The next cell of the range."""
@@ -214,7 +238,11 @@ class LlamaCppServer(Law):
     def release(self, lease: Lease) -> None:
         """The slot is idle and keeps its tokens."""
         self.history.add(lease.ids[: lease.computed_len])
-        self.set.release(self._held(lease).slot)
+        held = self._held(lease)
+        if held.stored > lease.computed_len:  # given up within a step that has overwritten the state
+            held.slot.clear()
+        held.slot.places.cut(lease.computed_len)
+        self.set.release(held.slot)
         self._leases.remove(lease)
 
     def reset(self) -> None:
@@ -229,7 +257,7 @@ class LlamaCppServer(Law):
         self.history.clear()
 
     def check_integrity(self) -> None:
-        """Slots, leases, memories and checkpoints agree with one another."""
+        """Slots, leases, memories, checkpoints and places agree with one another."""
         held = [self._held(lease).slot.number for lease in self._leases]
         assert sorted(held) == [slot.number for slot in self.set.slots if slot.busy], "busy slots and leases disagree"
         for slot in self.set.slots:
@@ -237,6 +265,9 @@ class LlamaCppServer(Law):
             assert len(slot.tokens) == (0 if last is None else last + 1), f"slot {slot.number}: memory ends at {last}"
             assert len(slot.tokens) == len(slot.moved) <= self._cells, f"slot {slot.number} is longer than its cells"
             assert len(slot.checkpoints) <= self.rule.limit, f"slot {slot.number} has too many checkpoints"
+            if self.moves.followed and not slot.busy:
+                self._store.check_held(slot.places, slot.memory.first, len(slot.tokens))
+        self._store.check(self._copies())
         for cells in self._window_cells:
             cells.check()
         if self.options.shared:
@@ -246,7 +277,9 @@ class LlamaCppServer(Law):
         """As a fresh server."""
         options = self.options
         self._window_cells: list[WindowCells] = []
-        self.set = SlotSet(options.n_parallel, options.slot_prompt_similarity, self._cells, self._memory)
+        nothing = Layout(groups=options.groups, cells=0, window_cells=None, sequences=options.n_parallel)
+        self._store = Store(self._layout or nothing, self.moves)
+        self.set = SlotSet(options.slot_prompt_similarity, self._store.sequences, self._memory)
         self.history = History()
 
     def _memory(self, number: int) -> Memory:
@@ -267,6 +300,7 @@ class LlamaCppServer(Law):
             slot.clear()  # the server gives up half-way: the slot is empty and the stored prompt stays
         elif better is not None:
             slot.load(better)
+            self._load(slot, better.state)
             ram.stored.remove(better)
         ram.trim()
 
@@ -278,11 +312,57 @@ class LlamaCppServer(Law):
             if self.options.kv_unified:
                 slot.clear()
 
-    @staticmethod
-    def _save(slot: Slot, ram: RamCache) -> bool:
+    def _save(self, slot: Slot, ram: RamCache) -> bool:
         if not len(slot.tokens):
             return False
-        return ram.save(slot.tokens, slot.moved, tuple(slot.checkpoints), slot.memory.snapshot())
+        state = slot.memory.snapshot()
+        if not ram.save(slot.tokens, slot.moved, tuple(slot.checkpoints), state):
+            return False
+        ram.stored[-1] = replace(ram.stored[-1], state=self._copied(slot, state, whole=True))
+        return True
+
+    def _keep_checkpoint(self, lease: Lease, end: int) -> None:
+        """Take the one that is due before the prefill step to `end`, once."""
+        held, start = self._held(lease), lease.computed_len
+        if held.looked_at == start:
+            return
+        held.looked_at, slot = start, held.slot
+        if self.rule.due(start, end, lease.request.prompt_len):
+            state = self._copied(slot, slot.memory.snapshot(), whole=False)
+            slot.checkpoints = self.rule.added(slot.checkpoints, Checkpoint(lease.ids[:start], state, held.owner))
+
+    # Places
+
+    def _copied(self, slot: Slot, state: Snapshot, *, whole: bool) -> Snapshot:
+        """A snapshot with a copy in places of its own; `whole`: with the layers that keep every position."""
+        if not self.moves.followed:
+            return state
+        kept = self._copies()
+        copy = self._store.copy(slot.places, len(slot.tokens), state.window_first, whole=whole, kept=kept)
+        return replace(state, copy=copy)
+
+    def _load(self, slot: Slot, state: Snapshot) -> None:
+        """The slot's memory has taken over `state`."""
+        if state.copy is not None:
+            self._forget_windows()
+            self._store.load(slot.places, state.copy)
+
+    def _forget_windows(self) -> None:
+        """Window positions that the memories have dropped lie nowhere any more."""
+        if not self.moves.followed or not self._window_cells:
+            return
+        for slot in self.set.slots:
+            if (first := slot.memory.first) is not None:
+                slot.places.window.drop_below(first)
+
+    def _copies(self) -> Iterator[Copy]:
+        """All that are needed still."""
+        stored = self.ram.stored if self.ram is not None else []
+        kept = [checkpoint for slot in self.set.slots for checkpoint in slot.checkpoints]
+        kept += [checkpoint for each in stored for checkpoint in each.checkpoints]
+        for state in (*(each.state for each in kept), *(each.state for each in stored)):
+            if state.copy is not None:
+                yield state.copy
 
     def _reuse(self, slot: Slot, ids: Tokens) -> Reuse:
         """Steps 3 to 5: the slot is cut back to the hit."""
@@ -290,8 +370,12 @@ class LlamaCppServer(Law):
         usable, checkpoint, cut = common, None, None
         if self.options.n_cache_reuse and self.options.whole:
             held, asked = (tokens_of(each, "llama.cpp: n_cache_reuse") for each in (slot.tokens, ids))
-            slot.tokens, slot.moved = shifted(held, slot.moved, asked, common, self.options.n_cache_reuse)
-            usable = len(slot.tokens)
+            moves = chunks(held, asked, common, self.options.n_cache_reuse)
+            usable = common + sum(run for _, _, run in moves)
+            if self.moves.followed:
+                self._store.turn(slot.places, common, moves)
+            slot.tokens, marks = ids[:usable], np.ones(usable - common, np.int32)
+            slot.moved = np.concatenate([slot.moved[:common], marks])
         resume = usable
         if usable:
             threshold = max(0, usable - (self.options.window or 0) - (usable == length))
@@ -302,6 +386,7 @@ class LlamaCppServer(Law):
                 resume = 0
                 if checkpoint is not None:
                     slot.memory.restore(checkpoint.state)
+                    self._load(slot, checkpoint.state)
                     resume = min(usable, max(checkpoint.state.first + 1, checkpoint.state.last))
                 cut = self._cut(checkpoint)
         slot.checkpoints = [each for each in slot.checkpoints if each.state.last <= resume]
@@ -320,19 +405,24 @@ class LlamaCppServer(Law):
         return Cause.NO_STATE if self.options.recurrent else Cause.WINDOW
 
     def _decode(self, slot: Slot, start: int, end: int) -> None:
-        """One step; idle slots make room where cells are shared and have run out."""
-        while self._free_cells(beside=slot) - start < end - start:
+        """One step."""
+        self._make_room(slot, end)
+        slot.memory.decode(start, end)
+
+    def _make_room(self, slot: Slot, end: int) -> None:
+        """Idle slots give way to one of `end` tokens where cells are shared and have run out."""
+        while self._free_cells(beside=slot) < end:
             purged = next((each for each in self.set.idle() if len(each.tokens)), None)
             if purged is None:
                 raise PoolExhausted(f"{end} tokens do not fit beside those of the running requests in {self._cells}")
             purged.clear()
-        slot.memory.decode(start, end)
 
     def _free_cells(self, *, beside: Slot) -> int:
         """Cells that this slot has or could have."""
         if not self.options.shared:
             return self._cells
-        return self._cells - sum(len(slot.tokens) for slot in self.set.slots if slot is not beside)
+        others = [slot for slot in self.set.slots if slot is not beside]
+        return self._cells - sum(max(len(slot.tokens), slot.places.full.end) for slot in others)
 
     def _resident(self, ids: Tokens) -> Resident:
         stored = self.ram.stored if self.ram is not None else []
@@ -375,3 +465,26 @@ class LlamaCppServer(Law):
     def _held(lease: Lease) -> Held:
         assert isinstance(lease.held, Held)
         return lease.held
+
+
+def _layout(options: ServerOptions, ram: RamCache | None) -> Layout | None:
+    """The places that an engine needs; None where there is no limit to them."""
+    if options.n_ctx_slot is None:
+        return None
+    window = 0 if options.window is None else min(options.window, options.window_cells)
+    stored = Most(0, 0, 0) if ram is None else ram.most(options.n_ctx_slot, window)
+    if stored is None:
+        return None
+    # A new checkpoint is there before the one it replaces goes.
+    own = 0 if options.whole else options.n_parallel * options.n_ctx_checkpoints + 1
+    sequences = options.n_parallel if options.kv_unified else 1
+    return Layout(
+        groups=options.groups,
+        cells=options.n_ctx_slot,
+        window_cells=None if options.window is None else options.window_cells + sequences * options.n_batch,
+        sequences=options.n_parallel,
+        unified=options.kv_unified,
+        copied_tokens=stored.tokens,
+        copied_window_cells=own * window + stored.window_cells,
+        copied_states=(own + stored.states) if options.recurrent else 0,
+    )

@@ -14,7 +14,7 @@ executed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint
 from reference_engine.laws.llama_cpp.memory import Memory
+from reference_engine.laws.llama_cpp.places import Places
 from reference_engine.laws.llama_cpp.ram_cache import Stored, share
 from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import common_prefix
@@ -34,10 +35,10 @@ MOSTLY_LOST = np.float32(0.5)
 class Slot:
     """One sequence: its tokens, its memory and the memory's checkpoints."""
 
-    __slots__ = ("busy", "checkpoints", "first_cell", "last_used", "memory", "moved", "number", "tokens")
+    __slots__ = ("busy", "checkpoints", "last_used", "memory", "moved", "number", "places", "tokens")
 
-    def __init__(self, number: int, first_cell: int, memory: Memory) -> None:
-        self.number, self.first_cell, self.memory = number, first_cell, memory
+    def __init__(self, number: int, memory: Memory, places: Places) -> None:
+        self.number, self.memory, self.places = number, memory, places
         self.tokens: Tokens = NO_IDS
         """Tokens with KV, at positions 0, 1, ..."""
         self.moved: Ids = NO_IDS
@@ -56,6 +57,7 @@ class Slot:
         """Cut tokens and memory back."""
         self.tokens, self.moved = self.tokens[:length], self.moved[:length]
         self.memory.cut(length)
+        self.places.cut(length)
 
     def clear(self) -> None:
         """Forget the sequence and its checkpoints."""
@@ -80,9 +82,9 @@ class Choice:
 class SlotSet:
     """The slots of one server."""
 
-    def __init__(self, count: int, similarity: float, cells: int, memory: Callable[[int], Memory]) -> None:
-        """`cells` lie between the first cells of two slots; `memory(number)` makes a slot's memory."""
-        self.slots = [Slot(number, number * cells, memory(number)) for number in range(count)]
+    def __init__(self, similarity: float, places: Sequence[Places], memory: Callable[[int], Memory]) -> None:
+        """One slot for each of `places`; `memory(number)` makes a slot's memory."""
+        self.slots = [Slot(number, memory(number), each) for number, each in enumerate(places)]
         self._similarity = np.float32(similarity)
         self._ended = 0
 
