@@ -122,7 +122,7 @@ def levers(world: World, hit_len: int) -> list[Lever]:
 
     Where no single change does, two and then three options together are tried.
     """
-    trials = list(_trials(world))
+    trials = list(trials_of(world))
     for together in range(1, MOST_TOGETHER + 1):
         best: dict[tuple[str, ...], Lever] = {}
         for group in itertools.combinations(trials, together):
@@ -151,7 +151,8 @@ def _gained(world: World, trials: Sequence[Trial]) -> int:
     return expectation.hit_len if backed is None else min(expectation.hit_len, backed)
 
 
-def _trials(world: World) -> Iterator[Trial]:
+def trials_of(world: World) -> Iterator[Trial]:
+    """Every change that is worth a try in this configuration, whether it helps or not."""
     system = world.law_id.partition("@")[0]
     current, readable = dict(world.options), set(known_options(world.law_id))
     for setting in SYSTEMS.get(system, ()):

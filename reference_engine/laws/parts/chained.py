@@ -139,11 +139,22 @@ class ChainedRequest(TokenRequest):
 
 
 def chained_request(
-    request_id: str, blocks: Numbers, block_len: int, prompt_len: int, outputs: int, max_tokens: int = 1
+    request_id: str,
+    blocks: Numbers,
+    block_len: int,
+    prompt_len: int,
+    outputs: int,
+    max_tokens: int = 1,
+    *,
+    namespace: str | None = None,
+    lora: str | None = None,
 ) -> ChainedRequest:
-    """A request by its block numbers, counted from 1; `outputs` is the number of what it generates."""
+    """A request by its block numbers, counted from 1; `outputs` is a number that no other request has.
+
+    Numbers should be dense: tables are as long as the largest.
+    """
     chain = Chained(blocks, block_len, prompt_len, outputs, prompt_len + max_tokens)
-    return ChainedRequest(request_id=request_id, chain=chain, max_tokens=max_tokens)
+    return ChainedRequest(request_id=request_id, chain=chain, max_tokens=max_tokens, namespace=namespace, lora=lora)
 
 
 def sequence(request: TokenRequest) -> Ids | Chained:
