@@ -24,6 +24,7 @@ from reference_engine.laws.parts.history import History
 from reference_engine.laws.registry import LAWS
 from vocabulary.errors import UsageError
 from vocabulary.ledger import Cause
+from workloads.families.base import Parameters
 from workloads.lengths import NOMINAL
 from workloads.registry import FAMILIES, Family
 from workloads.sequence import Ids
@@ -105,11 +106,14 @@ def _family(name: str) -> Group:
     family = FAMILIES[name]
     table = Table("parameter", "default", "meaning")
     for key, field in family.parameters.model_fields.items():
-        table.add_row(key, escape(_default(field)), escape(" ".join((field.description or "").split())))
+        inherited = Parameters.model_fields.get(key, field)
+        meaning = field.description or inherited.description or ""
+        table.add_row(key, escape(_default(field)), escape(" ".join(meaning.split())))
     parts: list[RenderableType] = [Text(f"{family.name}\n{family.picture}\n"), table]
     parts.append(Text(" ".join((family.parameters.__doc__ or "").split())))
     if not any(field.is_required() for field in family.parameters.model_fields.values()):
-        parts.append(_sends(family))
+        scale = f"granule of {NOMINAL.granule}, window of {NOMINAL.window} and pool of {NOMINAL.pool} tokens"
+        parts += [Text(f"\nThe defaults, sent to an engine with a {scale}:"), _sends(family)]
     return Group(*parts)
 
 
@@ -121,13 +125,12 @@ def _sends(family: Family) -> Table:
     """The first sends with how much of each prompt an earlier one of them shares."""
     source = TokenSource(0, 1 << 16, granule=NOMINAL.granule)
     sends = family.sends(family.parameters().at(NOMINAL), source)
-    title = (
-        f"as sent to an engine with {NOMINAL.granule} tokens per granule, a window of {NOMINAL.window} and a pool of "
-    )
-    table = Table("send", "label", "tokens", "shared before", "how", title=f"{title}{NOMINAL.pool} tokens")
+    table = Table("send", "label", "tokens", "shared before", "how")
     outputs: list[Ids] = []
     history = History()
     for number, send in enumerate(sends):
+        if send.reset_before:
+            history.clear()
         request = send.request(str(number), outputs)
         shared = history.lcp(request.array)
         outputs.append(tuple((number * 31 + i) % (1 << 16) for i in range(send.max_tokens)))
