@@ -36,7 +36,7 @@ class TaggedMemory:
         law.moves.followed = True
         self.groups = [room.group for room in law.rooms]
         assert self.groups, f"{law.id} cannot be followed"
-        self._marked: tuple[Lease | None, list[Mark]] = (None, [])
+        self._marked: dict[Lease, list[Mark]] = {}
         self.pools: list[list[Mark | None]] = [[None] * (room.slots or UNLIMITED) for room in law.rooms]
 
     def serve(self, request: TokenRequest, output: Sequence[int] = ()) -> Expectation:
@@ -67,6 +67,7 @@ class TaggedMemory:
                 self._move()
                 yield lease.expectation
         law.release(lease)
+        self._marked.pop(lease, None)
         self._move()
         law.check_integrity()
 
@@ -130,9 +131,7 @@ class TaggedMemory:
 
     def _marks(self, lease: Lease, end: int) -> list[Mark]:
         """Marks of at least `[0, end)`."""
-        if self._marked[0] is not lease:
-            self._marked = (lease, [])
-        marks = self._marked[1]
+        marks = self._marked.setdefault(lease, [])
         prefix = marks[-1].prefix if marks else hash((lease.request.namespace, lease.request.lora))
         for position in range(len(marks), end):
             token = int(lease.ids[position])

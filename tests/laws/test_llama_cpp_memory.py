@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule, newest_usable
-from reference_engine.laws.llama_cpp.chunk_shift import shifted
+from reference_engine.laws.llama_cpp.chunk_shift import chunks
 from reference_engine.laws.llama_cpp.memory import Snapshot, WindowCells, WindowMemory, window_cells
 from reference_engine.laws.llama_cpp.ram_cache import RamCache, StateBytes
 from reference_engine.laws.registry import make_law
@@ -137,11 +137,9 @@ def test_assumed_sizes_refuse_where_the_limit_could_bind() -> None:
 
 
 def test_chunks_are_found_in_order() -> None:
-    held = ids(1, 2, 9, 9, 3, 4, 5, 8, 6, 7)
-    got, marks = shifted(held, zeros(10), ids(1, 2, 3, 4, 5, 6, 7, 0), 2, 2)
-    assert (got.tolist(), marks.tolist()) == ([1, 2, 3, 4, 5, 6, 7], [0, 0, 1, 1, 1, 1, 1])
-    got, _ = shifted(held, zeros(10), ids(1, 2, 3, 4, 5, 6, 7, 0), 2, 3)
-    assert got.tolist() == [1, 2, 3, 4, 5]
+    held, wanted = ids(1, 2, 9, 9, 3, 4, 5, 8, 6, 7), ids(1, 2, 3, 4, 5, 6, 7, 0)
+    assert chunks(held, wanted, 2, 2) == [(4, 2, 3), (8, 5, 2)]
+    assert chunks(held, wanted, 2, 3) == [(4, 2, 3)]
 
 
 @pytest.mark.parametrize(

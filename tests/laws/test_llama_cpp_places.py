@@ -12,7 +12,6 @@ import pytest
 from reference_engine.laws.base import Expectation, Law
 from reference_engine.laws.registry import make_law
 from tests.laws.tagged_memory import TaggedMemory
-from tests.laws.test_memory import serve_at_random
 from vocabulary.engine import TokenRequest
 
 REQUESTS = int(os.environ.get("HITPARITY_PLACES_REQUESTS", "60"))
@@ -68,22 +67,16 @@ def followed(law_id: str, options: dict[str, Any]) -> tuple[Law, TaggedMemory]:
 @pytest.mark.parametrize(("law_id", "options"), CASES, ids=str)
 def test_every_place_holds_what_is_read(law_id: str, options: dict[str, Any]) -> None:
     _, memory = followed(law_id, options)
-    served, hits = serve_at_random(memory, seed=2, requests=REQUESTS)
-    assert served == REQUESTS
+    hits = [memory.serve(request, output).hit_len for request, output in asked(random.Random(2), 400)]
     rewinds = "gdn" not in options["groups"] or options.get("n_ctx_checkpoints")
-    assert hits > REQUESTS // 20 or not rewinds
+    assert sum(hit > 1 for hit in hits) > REQUESTS // 20 or not rewinds
 
 
 @pytest.mark.parametrize("options", [each for each in SERVER if each.get("n_parallel", 1) > 1], ids=str)
 def test_requests_that_take_turns(options: dict[str, Any]) -> None:
     law, memory = followed("llama.cpp", options)
-    rng, known, running = random.Random(3), [[0]], list[Iterator[Expectation]]()
-    for number in range(REQUESTS):
-        parent = rng.choice(known)
-        ids = parent[: rng.randrange(len(parent) + 1)] + [rng.randrange(1000) for _ in range(rng.randrange(1, 60))]
-        output = [rng.randrange(1000) for _ in range(rng.randrange(1, 20))]
-        ids = ids[:120]
-        request = TokenRequest(request_id=str(number), ids=tuple(ids), max_tokens=len(output))
+    rng, running = random.Random(3), list[Iterator[Expectation]]()
+    for request, output in asked(rng, 120):
         while len(running) == options["n_parallel"]:
             go_on(running, rng)
         running.append(memory.steps(request, output))
@@ -91,10 +84,28 @@ def test_requests_that_take_turns(options: dict[str, Any]) -> None:
         for _ in range(rng.randrange(12)):
             go_on(running, rng)
         law.check_integrity()
-        known = [*known[-8:], ids + output[:-1]]
 
 
 def go_on(running: list[Iterator[Expectation]], rng: random.Random) -> None:
     """One step of one of them."""
     if running and next(chosen := rng.choice(running), None) is None:
         running.remove(chosen)
+
+
+def asked(rng: random.Random, longest: int) -> Iterator[tuple[TokenRequest, list[int]]]:
+    """Prompts that extend, cut and edit earlier ones, or leave out a part, and their outputs.
+
+    All begin with one token: llama.cpp restores a checkpoint of a wrong first token and then forgets that it did.
+    """
+    known = [[0]]
+    for number in range(REQUESTS):
+        ids = list(rng.choice(known))
+        ids = ids[: rng.choice([len(ids), rng.randrange(len(ids)) + 1])]
+        if rng.random() < 0.3:
+            start = rng.randrange(1, len(ids) + 1)
+            del ids[start : start + rng.randrange(30)]
+        ids += [rng.randrange(1000) for _ in range(rng.choice([0, 0, 1, 4, 15, 33, 64, 100]))]
+        ids = ids[:longest]
+        output = [rng.randrange(1000) for _ in range(rng.choice([1, 1, 2, 20, 60]))][: longest // 4]
+        known = [*known[-12:], ids + output[:-1]]
+        yield TokenRequest(request_id=str(number), ids=tuple(ids), max_tokens=len(output)), output

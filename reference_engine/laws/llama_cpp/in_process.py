@@ -131,9 +131,9 @@ class LlamaCppPython(Law):
 
     def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
         """As `Law.slots`; positions that are asked for the first time get their places now."""
-        return (
-            self._store.at(self._places, group, start, end) if self.rooms else super().slots(lease, group, start, end)
-        )
+        if not self.rooms:
+            return super().slots(lease, group, start, end)
+        return self._store.at(self._places, group, start, end)
 
     def state(self, lease: Lease, group: int, position: int) -> int:
         """As `Law.state`: there is one."""
@@ -154,7 +154,7 @@ class LlamaCppPython(Law):
         if self._stored > lease.computed_len:  # given up within a step that has overwritten the state
             self._tokens = NO_IDS
             self._memory.cut(0)
-        self._places.cut(lease.computed_len)
+        self._places.cut(len(self._tokens))
         self._lease = None
 
     def reset(self) -> None:
