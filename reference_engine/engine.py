@@ -8,28 +8,43 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from reference_engine.laws.base import Law, Lease, PoolExhausted
-from reference_engine.model import Call, Decoder
-from reference_engine.request import Completion, HandOver, HandOverTables, Running
+from reference_engine.call import Call
+from reference_engine.hand_over import HandOver, hand_over, hand_over_tables, holders, written
+from reference_engine.laws.base import Law, PoolExhausted
+from reference_engine.laws.memory import Room, Slots
+from reference_engine.model import Decoder
+from reference_engine.pools import KVPool
+from reference_engine.request import Completion, Running
 from reference_engine.runner import Runner
-from reference_engine.scheduler import Scheduler
+from reference_engine.scheduler import Prefill, Scheduler
+from reference_engine.speculation import Speculation
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import RequestRefused
+from vocabulary.groups import Kind
 
 
 class ReferenceEngine:
     """Greedy decoding of token requests over one pool; not thread-safe."""
 
     def __init__(
-        self, decoder: Decoder, law: Law, *, prefill_grid: int, max_num_batched_tokens: int, max_num_seqs: int
+        self,
+        decoder: Decoder,
+        law: Law,
+        rooms: Sequence[Room],
+        *,
+        prefill_grid: int,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
     ) -> None:
-        self.law, self.runner, self.config = law, Runner(decoder, prefill_grid), decoder.config
+        """`rooms` are the law's, with all sizes known; the decoder's pools were made for them."""
+        self.law, self.runner, self.config = law, Runner(decoder, law, rooms, prefill_grid), decoder.config
+        self.speculation = Speculation(self.runner, law.drafts) if law.drafts and decoder.config.mtp else None
         self._scheduler = Scheduler(
             law, prefill_grid=prefill_grid, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs
         )
         self._done: dict[str, Completion] = {}
+        self._full = next(at for at, room in enumerate(rooms) if room.group.kind is Kind.FULL)
         self.trace_hand_over = False
         """Whether each request's hand-over carries its tables; costs a copy of the hit's keys and values."""
 
@@ -62,49 +77,77 @@ class ReferenceEngine:
         """One step: prefills request by request, then the latest token of every decoding request."""
         step = self._scheduler.schedule()
         for prefill in step.prefills:
-            running = prefill.running
-            if self.trace_hand_over and running.hand_over is None:
-                running.hit_digest = self._hit_digest(running.lease)
-            first_call, logits = self.runner.prefill(running.lease, prefill.start, prefill.end)
-            running.hand_over = running.hand_over or self._hand_over(running.lease, first_call)
-            self._scheduler.prefilled(prefill)
-            if logits is not None:
-                self._accept([running], logits)
-        if step.decodes:
-            logits = self.runner.decode([running.lease for running in step.decodes])
+            self._prefill(prefill)
+        if self.speculation is not None:
             for running in step.decodes:
+                self._accept(running, self.speculation.step(running, self._scheduler))
+        elif step.decodes:
+            logits = self.runner.decode([running.lease for running in step.decodes])
+            for running, token_id in zip(step.decodes, logits.argmax(dim=-1).tolist(), strict=True):
                 self._scheduler.decoded(running)
-            self._accept(step.decodes, logits)
+                self._accept(running, [token_id])
 
-    def _accept(self, batch: Sequence[Running], logits: Tensor) -> None:
-        """Append the most likely token of each row of `[len(batch), vocab]`."""
-        token_ids = logits.argmax(dim=-1).tolist()
-        now = time.monotonic_ns()
-        for running, token_id, row in zip(batch, token_ids, logits, strict=True):
-            if not running.decoding:
-                running.first_logits, running.first_token_ns = row, now
-            if self._scheduler.generated(running, token_id):
-                self._compare_hit(running)
-                self._done[running.request.request_id] = _completion(running, now)
+    def _prefill(self, prefill: Prefill) -> None:
+        running = prefill.running
+        self._traced(running)
+        calls, rows = self.runner.prefill(running.lease, prefill.start, prefill.end)
+        running.hand_over = self._hand_over(running, calls)
+        self._scheduler.prefilled(prefill)
+        whole = prefill.end == running.request.prompt_len
+        logits = rows
+        if self.speculation is not None:
+            logits = self.speculation.prefilled(running, prefill.start, rows, whole=whole)
+        elif self.config.mtp and whole:
+            logits = self.runner.logits(rows[-1:])
+        if whole:
+            running.first_logits, running.first_token_ns = logits[0], time.monotonic_ns()
+            self._accept(running, [int(logits[0].argmax())])
 
-    def _hand_over(self, lease: Lease, first_call: Call) -> HandOver:
-        seen = hand_over(lease, first_call)
+    def _accept(self, running: Running, token_ids: Sequence[int]) -> None:
+        """The tokens a step chose join the request."""
+        if len(running.output_ids) + len(token_ids) == running.request.max_tokens:
+            self._ending(running)
+        if self._scheduler.generated(running, token_ids):
+            self._done[running.request.request_id] = _completion(running, time.monotonic_ns())
+        elif self.speculation is not None:
+            self.speculation.propose(running)
+
+    def _hand_over(self, running: Running, calls: Sequence[Call]) -> HandOver:
+        """Of the first step; later ones only add what they wrote and stored."""
+        lease, rooms = running.lease, self.runner.rooms
+        seen = running.hand_over or hand_over(lease, calls[0], self._full)
         if not self.trace_hand_over:
             return seen
-        return replace(seen, tables=hand_over_tables(lease, first_call, self._scheduler.leases, self.law.granule))
+        tables = seen.tables or hand_over_tables(lease, calls[0], self.law, self._scheduler.leases, self._full, rooms)
+        return replace(seen, tables=replace(tables, groups=written(tables.groups, calls)))
 
-    def _compare_hit(self, running: Running) -> None:
-        """Note whether the hit's content outlived the request untouched."""
+    def _traced(self, running: Running) -> None:
+        """Before the first call: where the hit lies, and what is there."""
+        if self.trace_hand_over and running.hit_slots is None:
+            running.hit_slots = self.law.slots(running.lease, self._full, 0, running.lease.expectation.position_start)
+            running.hit_digest = self._digest(running.hit_slots)
+
+    def _ending(self, running: Running) -> None:
+        """Before the blocks go back: who holds them, and whether the hit's content outlived the request untouched."""
         seen = running.hand_over
-        if seen is not None and seen.tables is not None:
-            unchanged = self._hit_digest(running.lease) == running.hit_digest
-            running.hand_over = replace(seen, tables=replace(seen.tables, read_only_unchanged=unchanged))
+        if seen is None or seen.tables is None or running.hit_slots is None:
+            return
+        leases, block_len = self._scheduler.leases, seen.tables.block_len
+        tables = replace(
+            seen.tables,
+            read_only_unchanged=self._digest(running.hit_slots) == running.hit_digest,
+            holders_after=holders(self.law, running.lease, leases, self._full, block_len),
+        )
+        running.hand_over = replace(seen, tables=tables)
 
-    def _hit_digest(self, lease: Lease) -> bytes:
-        pool, digest = self.runner.decoder.pool, hashlib.sha256()
-        slots = torch.from_numpy(lease.slots[: lease.expectation.hit_len].copy()).to(pool.keys.device)
+    def _digest(self, slots: Slots) -> bytes:
+        """Of keys and values in slots of the first full group."""
+        self.runner.move()
+        pool, digest = self.runner.decoder.pools[self._full], hashlib.sha256()
+        assert isinstance(pool, KVPool)
         for tensor in (pool.keys, pool.values):
-            digest.update(tensor.index_select(1, slots).contiguous().view(torch.uint8).cpu().numpy().tobytes())
+            held = tensor[:, torch.from_numpy(slots).to(tensor.device)]
+            digest.update(held.contiguous().view(torch.uint8).cpu().numpy().tobytes())
         return digest.digest()
 
     def _check(self, request: TokenRequest) -> None:
@@ -127,40 +170,6 @@ class ReferenceEngine:
             )
 
 
-def hand_over(lease: Lease, first_call: Call) -> HandOver:
-    """Read the hand-over off the first forward call of a request."""
-    keys = first_call.extends[0].keys
-    return HandOver(
-        hit_len=lease.expectation.hit_len,
-        position_start=int(first_call.positions[0]),
-        first_query_len=len(first_call.positions),
-        first_key_len=len(keys) if isinstance(keys, torch.Tensor) else keys.stop - keys.start,
-        keys_gathered=isinstance(keys, torch.Tensor),
-    )
-
-
-def hand_over_tables(lease: Lease, first_call: Call, leases: Sequence[Lease], block_len: int) -> HandOverTables:
-    """Read the tables off a lease; `leases` are those of all running requests, its own included."""
-    table = _block_table(lease, block_len)
-    held = [set(_block_table(each, block_len)) for each in leases]
-    start, rows = int(first_call.positions[0]), len(first_call.positions)
-    return HandOverTables(
-        block_len=block_len,
-        block_table=tuple(table),
-        holders=tuple(sum(block in blocks for blocks in held) for block in table),
-        positions=(start, start + rows),
-        query_start_loc=(0, rows),
-        seq_len=start + rows,
-        slot_mapping=tuple(lease.slots[start : start + rows].tolist()),
-        read_only_blocks=lease.expectation.hit_len // block_len,
-    )
-
-
-def _block_table(lease: Lease, block_len: int) -> list[int]:
-    blocks: list[int] = (lease.slots[: lease.length : block_len] // block_len).tolist()
-    return blocks
-
-
 def _completion(running: Running, done_ns: int) -> Completion:
     assert running.hand_over is not None and running.first_logits is not None
     return Completion(
@@ -169,6 +178,8 @@ def _completion(running: Running, done_ns: int) -> Completion:
         hand_over=running.hand_over,
         steps=tuple(running.steps),
         output_ids=tuple(running.output_ids),
+        drafted=running.drafted,
+        accepted=running.accepted,
         first_logits=running.first_logits,
         first_token_ns=running.first_token_ns,
         done_ns=done_ns,

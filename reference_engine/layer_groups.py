@@ -77,7 +77,6 @@ def make_pools(
 def _pool(config: ModelConfig, room: Room, layers: int, dtype: torch.dtype, device: torch.device) -> Pool:
     if room.slots is None:
         raise UsageError(f"reference engine: the law's options give group {room.group} no pool size; add one")
-    assert room.slots is not None
     if room.group.kind is not Kind.GDN:
         return KVPool(layers, room.slots, config.kv_heads, config.head_dim, dtype, device)
     sizes = config.delta

@@ -12,11 +12,14 @@ import torch
 from reference_engine.compute import ComputeType, resolve_compute, use_threads
 from reference_engine.config import ModelConfig
 from reference_engine.engine import ReferenceEngine
-from reference_engine.kv_pool import KVPool
+from reference_engine.laws.base import Law
+from reference_engine.laws.memory import Room
 from reference_engine.laws.registry import make_law
+from reference_engine.layer_groups import assign, make_pools
 from reference_engine.model import Decoder
 from reference_engine.weights import load_weights
 from vocabulary.errors import EngineUnavailable, UsageError
+from vocabulary.groups import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,13 @@ class EngineConfig:
 
     law: str
     law_options: Mapping[str, Any]
-    """With the size of the pool (`num_blocks`, `num_pages`, `n_ctx_slot`)."""
+    """With the sizes of the pools, as the law names them."""
+    pool_tokens: int = 16384
+    """Token slots of attention groups where the law knows no limit."""
+    pool_states: int = 256
+    """State slots of recurrent groups where the law knows no limit."""
+    backend: str = "fused"
+    """Who computes attention and recurrence: `backend.NAMES`."""
     dtype: str = "auto"
     compute_dtype: str = "auto"
     device: str = "cpu"
@@ -55,12 +64,15 @@ def load_engine(directory: Path, config: EngineConfig) -> Loaded:
     model = ModelConfig.read(directory)
     types = resolve_compute(model.stored_dtype, config.dtype, config.compute_dtype, device)
     law = make_law(config.law, config.law_options)
-    if law.pool_tokens is None:
-        raise UsageError(f"reference engine: law {config.law} has no pool size among its options {config.law_options}")
-    pool = KVPool(model, law.pool_tokens, types.compute, device)
+    rooms = _sized(law, config)
+    places = assign(model, [room.group for room in rooms])
+    own = 2 + law.drafts  # states that the runner keeps aside
+    pools = make_pools(model, places, [_with_own(room, own) for room in rooms], types.compute, device)
+    weights = load_weights(directory, model, types, device)
     engine = ReferenceEngine(
-        Decoder(model, load_weights(directory, model, types, device), pool),
+        Decoder(model, weights, pools, places, config.backend),
         law,
+        rooms,
         prefill_grid=config.prefill_grid,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
@@ -68,6 +80,21 @@ def load_engine(directory: Path, config: EngineConfig) -> Loaded:
     engine.trace_hand_over = config.trace_hand_over
     engine.runner.warm_up()
     return Loaded(engine, types, config)
+
+
+def _sized(law: Law, config: EngineConfig) -> tuple[Room, ...]:
+    """The law's rooms; those without a limit get that of the configuration."""
+    if not law.rooms:
+        raise UsageError(
+            f"reference engine: law {config.law} with {dict(config.law_options)} only predicts; no engine follows it"
+        )
+    limits = {Kind.FULL: config.pool_tokens, Kind.SWA: config.pool_tokens, Kind.GDN: config.pool_states}
+    return tuple(Room(room.group, room.slots or limits[room.group.kind]) for room in law.rooms)
+
+
+def _with_own(room: Room, own: int) -> Room:
+    assert room.slots is not None
+    return Room(room.group, room.slots + own) if room.group.kind is Kind.GDN else room
 
 
 def _device(name: str) -> torch.device:

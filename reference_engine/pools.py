@@ -50,6 +50,12 @@ class KVPool:
         self.keys[layer, index] = keys
         self.values[layer, index] = values
 
+    def copy(self, source: Slots, target: Slots) -> None:
+        """Copy slots in all layers; read before anything is written."""
+        device = self.keys.device
+        for pool in (self.keys, self.values):
+            pool[:, torch.from_numpy(target).to(device)] = pool[:, torch.from_numpy(source).to(device)]
+
     def read(self, layer: int, index: SlotIndex) -> tuple[Tensor, Tensor]:
         """Keys and values `[n, kv_heads, head_dim]` of one layer: a view for a slice, else a gathered copy."""
         if isinstance(index, slice):
@@ -85,6 +91,12 @@ class StatePool:
     def nbytes(self) -> int:
         """Bytes of both pools."""
         return self.conv.nbytes + self.delta.nbytes
+
+    def copy(self, source: Slots, target: Slots) -> None:
+        """Copy states in all layers; read before anything is written."""
+        device = self.conv.device
+        for pool in (self.conv, self.delta):
+            pool[:, torch.from_numpy(target).to(device)] = pool[:, torch.from_numpy(source).to(device)]
 
 
 Pool = KVPool | StatePool

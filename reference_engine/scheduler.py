@@ -6,7 +6,7 @@ Knows requests and the law that manages their slots; knows nothing of tensors.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reference_engine.laws.base import Law, Lease, PoolExhausted
@@ -41,15 +41,16 @@ class Scheduler:
 
     A request is admitted when the pool could hold it and all running ones at their full length, sharing nothing: a
     running request then never lacks a slot, and nothing is ever preempted.
+
+    A law whose `chunks_bind` decides itself where prefill steps end; its requests run one after the other, because how
+    several share a step is not part of such a law.
     """
 
     def __init__(self, law: Law, *, prefill_grid: int, max_num_batched_tokens: int, max_num_seqs: int) -> None:
         if max_num_batched_tokens < prefill_grid + max_num_seqs:
             raise ValueError(f"token budget {max_num_batched_tokens} < grid {prefill_grid} + {max_num_seqs} decodes")
-        if law.pool_tokens is None:
-            raise ValueError(f"law {law.id} was built without a pool; it can only predict")
         self._law, self._pool_tokens, self._grid = law, law.pool_tokens, prefill_grid
-        self._budget, self._max_num_seqs = max_num_batched_tokens, max_num_seqs
+        self._budget, self._max_num_seqs = max_num_batched_tokens, 1 if law.chunks_bind else max_num_seqs
         self._waiting: deque[TokenRequest] = deque()
         self._running: list[Running] = []
 
@@ -69,7 +70,7 @@ class Scheduler:
 
     def fits(self, request: TokenRequest, *, beside: int = 0) -> bool:
         """Whether the request could run at full length in a pool of which others may take `beside` slots."""
-        return beside + self._footprint(request) <= self._pool_tokens
+        return self._pool_tokens is None or beside + self._footprint(request) <= self._pool_tokens
 
     def schedule(self) -> Step:
         """Choose the next step's work, admitting what fits; never empty while `busy`."""
@@ -93,10 +94,10 @@ class Scheduler:
         """The KV of the latest token is in the pool."""
         self._law.computed(running.lease, running.lease.length)
 
-    def generated(self, running: Running, token_id: int) -> bool:
-        """A token joins the request; true when that was the last one and the request has been released."""
-        running.output_ids.append(token_id)
-        self._law.append(running.lease, token_id)
+    def generated(self, running: Running, token_ids: Sequence[int]) -> bool:
+        """A step's tokens join the request; true when it has all it asked for and has been released."""
+        running.output_ids += token_ids
+        self._law.accepted(running.lease, token_ids)
         if len(running.output_ids) < running.request.max_tokens:
             return False
         self._running.remove(running)
@@ -132,6 +133,8 @@ class Scheduler:
 
     def _chunk_end(self, running: Running, budget: int) -> int:
         start, prompt_len = running.prefill_start, running.request.prompt_len
+        if self._law.chunks_bind:
+            return self._law.chunk_end(running.lease)
         if start + budget >= prompt_len:
             return prompt_len
         return max(start, (start + budget) // self._grid * self._grid)

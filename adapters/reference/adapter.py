@@ -17,7 +17,7 @@ from adapters.worker import Worker, WorkerEngine
 from checkpoints import Checkpoint
 from reference_engine.config import ModelConfig
 from vocabulary.engine import Engine, Mode
-from vocabulary.errors import LawDoesNotCover, UsageError
+from vocabulary.errors import UsageError
 
 WORKER = Path(__file__).with_name("worker.py")
 DTYPES = ("auto", "float32", "bfloat16")
@@ -52,9 +52,8 @@ class ReferenceAdapter(Adapter):
     def start(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> Engine:
         """Load the model in a worker; UsageError for an architecture that the decoder does not implement."""
         self.check(spec)
-        ModelConfig.read(model.directory)
-        law, law_options = self._law(spec)
-        arguments = spec.options.model_dump(mode="json", exclude={"pool_tokens"}) | {
+        law, law_options = self._law(spec, ModelConfig.read(model.directory).groups)
+        arguments = spec.options.model_dump(mode="json") | {
             "model": str(model.directory),
             "law": law,
             "law_options": law_options,
@@ -78,12 +77,10 @@ class ReferenceAdapter(Adapter):
         self, spec: EngineSpec, facts_options: Mapping[str, Any], groups: tuple[str, ...]
     ) -> tuple[str, dict[str, Any]]:
         """The law that the cache manager is."""
-        if groups != ("full",):
-            raise LawDoesNotCover(f"reference: no law for layer groups {', '.join(groups)}")
-        return self._law(spec)
+        return self._law(spec, groups)
 
     @staticmethod
-    def _law(spec: EngineSpec) -> tuple[str, dict[str, Any]]:
+    def _law(spec: EngineSpec, groups: tuple[str, ...] = ("full",)) -> tuple[str, dict[str, Any]]:
         options = spec.options
         assert isinstance(options, ReferenceOptions)
-        return sized_law(spec.law or DEFAULT_LAW, options.law_options, options.pool_tokens)
+        return sized_law(spec.law or DEFAULT_LAW, options.law_options, options.pool_tokens, groups)

@@ -17,6 +17,10 @@ class ReferenceOptions(Options):
     """Options of the law, by the names `hitparity list laws` gives; the pool's size is filled in from `pool_tokens`."""
     pool_tokens: PositiveInt = 16384
     """Slots of the KV pool, in tokens."""
+    pool_states: PositiveInt = 64
+    """Slots for recurrent states, where the law knows no limit of its own."""
+    backend: Literal["fused", "torch", "triton", "npu"] = "fused"
+    """Who computes attention and recurrent layers: torch's own operators, or the kernels of that name."""
     prefill_grid: PositiveInt = 256
     """Prefill calls end at absolute multiples of it: warm and cold logits are bit-equal for hits on this grid.
 

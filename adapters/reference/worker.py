@@ -39,12 +39,12 @@ def facts(loaded: "Loaded") -> dict[str, Any]:
     import torch
 
     engine, types, config = loaded.engine, loaded.types, loaded.config
-    pool = engine.runner.decoder.pool
+    decoder, rooms = engine.runner.decoder, engine.runner.rooms
     return {
-        "device": str(pool.keys.device),
+        "device": str(decoder.weights.embedding.device),
         "dtype": str(types.weights).removeprefix("torch."),
         "granule": engine.law.granule,
-        "groups": ["full"],
+        "groups": list(engine.config.groups),
         "context_len": engine.config.context_len,
         "vocab_size": engine.config.vocab_size,
         "caps_last_token": engine.law.caps_last_token,
@@ -52,9 +52,12 @@ def facts(loaded: "Loaded") -> dict[str, Any]:
         "notes": [types.note] if types.note else [],
         "options": {
             "compute_dtype": str(types.compute).removeprefix("torch."),
-            "kv_dtype": str(pool.keys.dtype).removeprefix("torch."),
-            "pool_tokens": engine.law.pool_tokens,
-            "pool_bytes": pool.nbytes,
+            "kv_dtype": str(types.compute).removeprefix("torch."),
+            "pool_tokens": engine.law.pool_tokens or config.pool_tokens,
+            "pool_bytes": sum(pool.nbytes for pool in decoder.pools),
+            "rooms": {f"{at} {room.group}": room.slots for at, room in enumerate(rooms)},
+            "backend": config.backend,
+            "drafts": engine.law.drafts if engine.config.mtp else 0,
             "prefill_grid": engine.runner.prefill_grid,
             "max_num_batched_tokens": config.max_num_batched_tokens,
             "max_num_seqs": config.max_num_seqs,
@@ -82,6 +85,9 @@ def request(fields: dict[str, Any]) -> TokenRequest:
         max_tokens=fields["max_tokens"],
         namespace=fields["namespace"],
         features=frozenset(Feature(name) for name in fields["features"]),
+        lora=fields.get("lora"),
+        external_hit=fields.get("external_hit"),
+        fork_of=fields.get("fork_of"),
     )
 
 
@@ -100,7 +106,11 @@ def reply(completion: "Completion", loaded: "Loaded", sent_ns: int) -> dict[str,
         "first_token_ns": completion.first_token_ns,
         "done_ns": completion.done_ns,
         "steps": completion.steps,
-        "native": {"hand_over": asdict(completion.hand_over)},
+        "native": {
+            "hand_over": asdict(completion.hand_over),
+            "drafted": completion.drafted,
+            "accepted": completion.accepted,
+        },
     }
 
 

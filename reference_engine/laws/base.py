@@ -118,6 +118,8 @@ class Law(ABC):
     rooms: tuple[Room, ...] = ()
     """Memory per layer group that an engine behind this law needs, in the order of the option `groups`; none: the law
     can only predict."""
+    drafts: int = 0
+    """Tokens that a step may propose beyond the next one, with slots reserved for them."""
     chunks_bind: bool = False
     """Whether what is kept depends on where prefill steps end, so that an engine has to end them at `chunk_end`."""
 
@@ -139,6 +141,13 @@ class Law(ABC):
     @abstractmethod
     def append(self, lease: Lease, token_id: int) -> None:
         """A generated token joins the lease and gets a slot; its KV is not computed yet."""
+
+    def accepted(self, lease: Lease, token_ids: Sequence[int]) -> None:
+        """The tokens that one step chose, drafts found right and the one behind them: all but the last have KV."""
+        for token_id in token_ids[:-1]:
+            self.append(lease, token_id)
+            self.computed(lease, lease.length)
+        self.append(lease, token_ids[-1])
 
     @abstractmethod
     def release(self, lease: Lease) -> None:
@@ -165,21 +174,30 @@ class Law(ABC):
         return ((end, self.state(lease, group, end)),)
 
     def send(self, request: TokenRequest) -> Expectation:
-        """Predict the answer to `request` and take its prompt as computed; `finish` must follow."""
+        """Predict the answer to `request` and take its prompt as computed; `finish` must follow.
+
+        A request that the engine could not take to its first token (LawDoesNotCover) leaves nothing behind.
+        """
         lease = self.admit(request)
-        while lease.computed_len < request.prompt_len:
-            self.computed(lease, self.chunk_end(lease))
+        try:
+            while lease.computed_len < request.prompt_len:
+                self.computed(lease, self.chunk_end(lease))
+        except LawDoesNotCover:
+            self.release(lease)
+            raise
         self._sent[request.request_id] = lease
         return lease.expectation
 
     def finish(self, request: TokenRequest, output_ids: Sequence[int]) -> None:
         """Tell the law what the engine generated; the last token has no KV, as in every engine covered."""
         lease = self._sent.pop(request.request_id)
-        for token_id in output_ids:
-            self.append(lease, token_id)
-        if output_ids:
-            self.computed(lease, lease.length - 1)
-        self.release(lease)
+        try:
+            for token_id in output_ids:
+                self.append(lease, token_id)
+            if output_ids:
+                self.computed(lease, lease.length - 1)
+        finally:
+            self.release(lease)
 
     def __init__(self) -> None:
         self._sent: dict[str, Lease] = {}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_engine.laws.base import Expectation, Law, Lease, PoolExhausted, Slots
+from reference_engine.laws.base import Law, Lease, PoolExhausted, Slots
 from reference_engine.laws.memory import Room
 from reference_engine.laws.parts.chained import Chained, Tokens, sequence
 from reference_engine.laws.parts.history import History
@@ -59,11 +59,15 @@ class VllmLaw(Law):
         self.pool_tokens = None if plan.num_blocks is None else (plan.num_blocks - 1) * max(k.block for k in plan.kinds)
         usable = None if plan.num_blocks is None else plan.num_blocks - 1
         self.rooms = tuple(Room(group, _room_slots(group, usable)) for group in plan.groups)
+        self.drafts = plan.drafts
         self.chunks_bind = plan.hybrid or plan.kinds[0].kind is not Kind.FULL
         self.radix = KeyRadix(plan.unit, plan.lookahead)
         self.blocks = KeyedBlocks(plan.num_blocks, len(plan.groups))
         self.finder = Finder(plan, self.blocks)
         self.history = History()
+        plain = not plan.hybrid and plan.kinds[0].kind is Kind.FULL
+        self._steps_add_up = plain and not plan.lookahead
+        """Whether it does not matter how decoding is cut into steps, as long as no other request comes between."""
         self._leases: set[Lease] = set()
 
     # -- life cycle ------------------------------------------------------------------------------------------------
@@ -133,32 +137,34 @@ class VllmLaw(Law):
         for table in held.tables:
             table.release()
 
-    def send(self, request: TokenRequest) -> Expectation:
-        """Predict; a request that the engine could not take to its first token leaves nothing behind."""
-        lease = self.admit(request)
-        try:
-            while lease.computed_len < request.prompt_len:
-                self.computed(lease, self.chunk_end(lease))
-        except LawDoesNotCover:
-            self.release(lease)
-            raise
-        self._sent[request.request_id] = lease
-        return lease.expectation
-
     def finish(self, request: TokenRequest, output_ids: Sequence[int]) -> None:
         """One decode step per generated token but the last, which no engine computes."""
         lease = self._sent.pop(request.request_id)
         self._room_for(lease, len(output_ids))
-        for i, token_id in enumerate(output_ids):
-            last = i == len(output_ids) - 1
-            if last:
-                self._add(lease, token_id)
-                break
-            self.append(lease, token_id)
-            if _held(lease).planned is None:
-                self._schedule_decode(lease)
-            self.computed(lease, lease.length)
-        self.release(lease)
+        try:
+            if self._steps_add_up and len(output_ids) > 1:
+                self._decode_at_once(lease, output_ids)
+                return
+            for i, token_id in enumerate(output_ids):
+                last = i == len(output_ids) - 1
+                if last:
+                    self._add(lease, token_id)
+                    break
+                self.append(lease, token_id)
+                if _held(lease).planned is None:
+                    self._schedule_decode(lease)
+                self.computed(lease, lease.length)
+        finally:
+            self.release(lease)
+
+    def _decode_at_once(self, lease: Lease, output_ids: Sequence[int]) -> None:
+        """All decode steps in one: full attention alone only takes blocks and gives them keys, in one order."""
+        for token_id in output_ids[:-1]:
+            lease.push(token_id)
+        self._keys_for(lease)
+        self._schedule_decode(lease)
+        self.computed(lease, lease.length)
+        lease.push(output_ids[-1])
 
     def reset(self) -> None:
         """Forget everything."""
@@ -299,12 +305,16 @@ class VllmLaw(Law):
 
     def _add(self, lease: Lease, token_id: int) -> None:
         """A token the model has just sampled."""
-        held = _held(lease)
         lease.push(token_id)
-        if self.radix.units(lease.length) > len(held.keys):
-            held.keys = self._keys(lease.ids[: lease.length], self._space(lease.request))
+        self._keys_for(lease)
         if self.plan.switches.publishes_with_output and self.plan.drafts:
             self._publish(lease, lease.computed_len)
+
+    def _keys_for(self, lease: Lease) -> None:
+        """Keys of the units that the sequence has by now."""
+        held = _held(lease)
+        if self.radix.units(lease.length) > len(held.keys):
+            held.keys = self._keys(lease.ids[: lease.length], self._space(lease.request))
 
     def _schedule_decode(self, lease: Lease) -> None:
         self._take(lease, decode_step(self.plan, lease.length))
