@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from adapters.base import EngineSpec
-from vocabulary.errors import EngineFailed, EngineUnavailable
+from vocabulary.errors import EngineFailed, EngineUnavailable, UsageError
 
 TAIL_BYTES = 3000
 KILL_WAIT_S = 20.0
@@ -87,7 +87,10 @@ class EngineProcess:
         stop_timeout_s: float = 20.0,
     ) -> None:
         self.engine, self.log, self._stop_timeout_s = engine, log, stop_timeout_s
-        self._log_file = log.open("ab", buffering=0)
+        try:
+            self._log_file = log.open("ab", buffering=0)
+        except OSError as error:
+            raise UsageError(f"{engine}: its log {log} cannot be written: {error.strerror}") from None
         try:
             self.child: subprocess.Popen[bytes] = subprocess.Popen(
                 list(command),
@@ -148,13 +151,25 @@ class EngineProcess:
                 raise EngineUnavailable(f"{self.engine}: not ready after {timeout_s:.0f} s. {self.log_hint()}")
             time.sleep(0.1)
 
+    def listens(self, port: int) -> bool:
+        """Whether it is this engine that listens on a loopback port, and not a program that was faster.
+
+        True where that cannot be seen, on other systems than Linux.
+        """
+        sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+        if not sockets:
+            return sys.platform != "linux"
+        return any(
+            _link(link) in sockets for pid in _members(self.child.pid) for link in _entries(Path(f"/proc/{pid}/fd"))
+        )
+
     def log_hint(self) -> str:
         """Where the log is and how it ends."""
         return f"Log: {self.log}\n{log_tail(self.log)}"
 
     def failure(self, error: EngineFailed) -> EngineFailed:
         """The same failure of an exchange with how the child ended, if it did, and its log."""
-        ended = self.exit_text(patience_s=2)
+        ended = self.exit_text(patience_s=1)
         return EngineFailed(f"{error}{f'; the server {ended}' if ended else ''}. {self.log_hint()}")
 
     def stop(self) -> None:
@@ -208,10 +223,49 @@ def _die_with_parent() -> None:
 
 
 def _group_alive(child: subprocess.Popen[bytes], group: int) -> bool:
-    """Whether any process of the group still runs (the reaped leader does not count)."""
+    """Whether any process of the group still runs; on Linux not those that ended and that nobody waits for."""
     child.poll()
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    return True
+    return sys.platform != "linux" or bool(_members(group))
+
+
+def _members(group: int) -> list[int]:
+    """Processes of a group that have not ended, by /proc."""
+    found = []
+    for process in _entries(Path("/proc")):
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                # man proc_pid_stat: after the name in parentheses come state, parent and group.
+                state, _, of = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
+                if int(of) == group and state != "Z":
+                    found.append(int(process.name))
+    return found
+
+
+def _listening(port: int) -> list[str]:
+    """Inodes of sockets that listen on a TCP port, by /proc/net."""
+    found = []
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for row in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = row.split()  # address:port in hexadecimal, state 0A: listening
+                if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":
+                    found.append(fields[9])
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _link(path: Path) -> str | None:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None

@@ -86,7 +86,13 @@ class Worker:
                 for r in requests
             ],
         }
-        return self.replies(message, requests)
+        replies = self.replies(message, requests)
+        for request, reply in zip(requests, replies, strict=True):
+            if len(reply.output_ids) != request.max_tokens:
+                raise EngineFailed(
+                    f"{self.engine}: generated {len(reply.output_ids)} tokens, {request.max_tokens} were asked for"
+                )
+        return replies
 
     def replies(self, message: Mapping[str, Any], requests: Sequence[TokenRequest]) -> list[Reply]:
         """Exchange a message whose answer carries one reply per request, in their order."""
@@ -130,7 +136,9 @@ class Worker:
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._buffer:
+        searched = 0
+        while (newline := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 raise EngineFailed(f"{self.engine}: no answer within {timeout_s:.0f} s. {self._process.log_hint()}")
             data = self._process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
@@ -139,16 +147,14 @@ class Worker:
             self._buffer += data
             if len(self._buffer) > MAX_LINE_BYTES:
                 raise EngineFailed(f"{self.engine}: answered with a line of over {MAX_LINE_BYTES} bytes")
-        line, _, rest = self._buffer.partition(b"\n")
-        self._buffer = bytearray(rest)
+        line = bytes(self._buffer[:newline])
+        del self._buffer[: newline + 1]
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):  # ValueError: also an integer of too many digits
-            raise EngineFailed(
-                f"{self.engine}: the worker wrote a line that is not JSON: {bytes(line[:200])!r}"
-            ) from None
+            raise EngineFailed(f"{self.engine}: the worker wrote a line that is not JSON: {line[:200]!r}") from None
         if not isinstance(answer, dict):
-            raise EngineFailed(f"{self.engine}: the worker wrote a line that is not an object: {bytes(line[:200])!r}")
+            raise EngineFailed(f"{self.engine}: the worker wrote a line that is not an object: {line[:200]!r}")
         return answer
 
 

@@ -58,7 +58,7 @@ def body_of(request: TokenRequest, *, progress: bool) -> dict[str, Any]:
 def reply_of(timed: Timed) -> Reply:
     """Decode a stream; `position_start` and `steps` come from its progress events when it has any.
 
-    EngineFailed where the server contradicts itself or breaks off or is not understood, RequestRefused where it says no.
+    EngineFailed where the server contradicts itself, breaks off or is not understood; RequestRefused where it refuses.
     """
     try:
         return _read(timed)

@@ -40,7 +40,7 @@ class LlamaCppEngine:
 
     def send(self, request: TokenRequest) -> Reply:
         """Send one request and wait."""
-        return self._located([reply_of(self._exchange(self._client, request))])[0]
+        return self._located([self._exchange(self._client, request)])[0]
 
     def send_together(self, requests: Sequence[TokenRequest]) -> list[Reply]:
         """Send all at once, each on a connection of its own; a refusal of any is raised once all have ended."""
@@ -48,7 +48,7 @@ class LlamaCppEngine:
             return []
         with ThreadPoolExecutor(len(requests)) as pool:
             pending = [pool.submit(self._exchange_alone, request) for request in requests]
-        return self._located([reply_of(each.result()) for each in pending])
+        return self._located([each.result() for each in pending])
 
     def reset(self) -> bool:
         """Erase every slot. A RAM cache cannot be erased: a launched server starts anew, an attached one is False.
@@ -103,8 +103,12 @@ class LlamaCppEngine:
     def _failure(self, error: EngineFailed) -> EngineFailed:
         return error if self._process is None else self._process.failure(error)
 
-    def _located(self, replies: list[Reply]) -> list[Reply]:
-        """Add what the log says: the n-th reply of a slot belongs to the slot's n-th run."""
+    def _located(self, exchanges: Sequence[Timed]) -> list[Reply]:
+        """Decode and add what the log says: the n-th reply of a slot belongs to the slot's n-th run."""
+        try:
+            replies = [reply_of(timed) for timed in exchanges]
+        except EngineFailed as error:
+            raise self._failure(error) from None
         if self._log is None:
             return replies
         runs = self._log.finished(len(replies))

@@ -89,6 +89,8 @@ def _launch_binary(
     url = f"http://127.0.0.1:{port}"
 
     def ready() -> bool:
+        if not process.listens(port):
+            return False
         client = HttpClient(spec.engine, url, timeout_s=5)
         try:
             return client.get("/health")[0] == 200

@@ -97,7 +97,7 @@ def launch(spec: EngineSpec, options: SglangOptions, model: Checkpoint, folder: 
     server = Server(url=f"http://127.0.0.1:{port}", timeout_s=spec.request_timeout_s)
     client = server.client()
     try:
-        process.wait_ready(lambda: _answers(client), spec.start_timeout_s)
+        process.wait_ready(lambda: process.listens(port) and _answers(client), spec.start_timeout_s)
     except BaseException:
         launched.stop()
         raise

@@ -51,7 +51,7 @@ def launch(spec: EngineSpec, options: VllmOptions, model: Checkpoint, folder: Pa
         return HttpClient(spec.engine, f"http://127.0.0.1:{port}", timeout_s=spec.request_timeout_s)
 
     try:
-        process.wait_ready(lambda: _healthy(connect()), spec.start_timeout_s)
+        process.wait_ready(lambda: process.listens(port) and _healthy(connect()), spec.start_timeout_s)
         probe.read()
         if probe.facts is None:
             raise EngineUnavailable(

@@ -21,7 +21,6 @@ import zlib
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count, takewhile
-from pathlib import Path
 
 FAULT = os.environ.get("HITPARITY_FAULT", "")
 AFTER = int(os.environ.get("HITPARITY_FAULT_AFTER", "5"))
@@ -219,7 +218,6 @@ def handler(dialect):
             elif self.path != dialect.completions:
                 self.send_error(404)
             elif dialect.cache.served >= AFTER and FAULT in BELOW:
-                dialect.cache.served += 1
                 BELOW[FAULT](self, dialect, json.loads(body))
             else:
                 self.stream(dialect, json.loads(body))
@@ -329,8 +327,8 @@ def worker():
             answer = cache.serve(asked["request_id"], asked["ids"], asked["max_tokens"])
             now = time.monotonic_ns()
             reply = {
-                "request_id": answer.id, "prompt_len": answer.prompt_len, "hit_len": answer.hit, "hit_source": "made-up",
-                "position_start": answer.start, "position_source": "made-up", "output_ids": answer.output,
+                "request_id": answer.id, "prompt_len": answer.prompt_len, "hit_len": answer.hit, "hit_source": "x",
+                "position_start": answer.start, "position_source": "y", "output_ids": answer.output,
                 "first_logprob": answer.logprob, "sent_ns": now, "first_token_ns": now, "done_ns": now, "steps": None,
             }  # fmt: skip
             if FAULT == "clock_back" and cache.due:
@@ -381,11 +379,32 @@ def refuse(status, inside=False):
     return fault
 
 
+def imposter():
+    """Another program gets hold of the port first and answers; the engine sees it too late."""
+    if os.fork():
+        time.sleep(1)
+        sys.exit("OSError: [Errno 98] address already in use")
+    os.setsid()
+    threading.Timer(4, os._exit, (0,)).start()
+
+
+def slow(http, dialect, body):
+    print("in flight", file=sys.stderr, flush=True)
+    time.sleep(1.5)
+    http.stream(dialect, body)
+
+
+def hang(*_):
+    print("in flight", file=sys.stderr, flush=True)
+    time.sleep(FOREVER)
+
+
 BELOW = {
+    "slow": slow,
     "killed_in_prefill": lambda *_: die(),
     "killed_by_child": lambda *_: killed_by_child(),
     "oom_in_prefill": lambda *_: out_of_memory(),
-    "hang_in_prefill": lambda *_: time.sleep(FOREVER),
+    "hang_in_prefill": hang,
     "killed_in_stream": after_first_event(lambda http: die()),
     "oom_in_stream": after_first_event(lambda http: out_of_memory()),
     "stall_in_stream": after_first_event(lambda http: time.sleep(FOREVER)),
@@ -444,7 +463,7 @@ STARTS = {
     "start_oom": out_of_memory,
     "start_hang": lambda: time.sleep(FOREVER),
     "start_deaf": lambda: (signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(FOREVER)),
-    "imposter": lambda: os.fork() and sys.exit("OSError: [Errno 98] address already in use"),
+    "imposter": imposter,
     "deaf": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "deaf_child": lambda: subprocess.Popen(DEAF),
     "fails_at_stop": lambda: signal.signal(signal.SIGTERM, lambda *_: os.abort()),
@@ -458,7 +477,7 @@ def main():
         STARTS[FAULT]()
     if arguments[0] == "-P":
         return worker()
-    if FAULT in ("killed_in_prefill", "killed_in_stream", "killed_by_child"):
+    if FAULT in ("hang_in_prefill", "killed_in_prefill", "killed_in_stream", "killed_by_child"):
         subprocess.Popen(DEAF)  # what an engine that dies may leave behind
     dialect = {"vllm": Vllm, "sglang": Sglang}.get(arguments[1].split(".")[0], LlamaCpp)()
     port = int(arguments[arguments.index("--port") + 1])
