@@ -42,7 +42,9 @@ class GgufWriter:
         _add_vocabulary(self._writer, vocabulary)
 
     def add(self, name: str, weights: Bits) -> None:
-        """Add one tensor by its HF name."""
+        """Add one tensor by its HF name; a drafting head's are left out, llama.cpp runs the model without it."""
+        if name.startswith("mtp."):
+            return
         values = _as_llama_cpp(name, to_floats(weights), self._config)
         target = gguf_name(self._names, name)
         if values.ndim > 1 and self._dtype == "bfloat16":
@@ -79,7 +81,7 @@ def half_split(rows: Floats, heads: int) -> Floats:
 
 def adds_one_to_norm(model_type: str, name: str) -> bool:
     """Whether the HF class multiplies by 1 + weight in this RMSNorm."""
-    if not name.endswith("norm.weight"):
+    if not name.endswith(("norm.weight", "norm_embedding.weight", "norm_hidden.weight")):
         return False
     return model_type == "gemma3_text" or (model_type == "qwen3_5_text" and "linear_attn" not in name)
 

@@ -24,7 +24,17 @@ def tensor_shapes(config: Config) -> Shapes:
         parts = _mlp(config) | {f"{norm}.weight": (hidden,) for norm in norms}
         parts |= _linear_attention(config) if kind == "linear_attention" else _attention(config)
         shapes |= {f"model.layers.{index}.{name}": shape for name, shape in parts.items()}
-    return shapes
+    return shapes | (_drafting_head(config) if config.get("mtp_num_hidden_layers") else {})
+
+
+def _drafting_head(config: Config) -> Shapes:
+    """One attention layer behind a matrix that joins embedding and hidden state; names as vLLM 0.32.0 reads them."""
+    hidden = config["hidden_size"]
+    layer = _mlp(config) | _attention(config)
+    layer |= {f"{norm}.weight": (hidden,) for norm in ("input_layernorm", "post_attention_layernorm")}
+    norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+    shapes: Shapes = {f"mtp.{norm}.weight": (hidden,) for norm in norms} | {"mtp.fc.weight": (hidden, 2 * hidden)}
+    return shapes | {f"mtp.layers.0.{name}": shape for name, shape in layer.items()}
 
 
 def _mlp(config: Config) -> Shapes:

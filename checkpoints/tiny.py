@@ -7,11 +7,12 @@ kernels accept.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.random import PCG64
 
-from checkpoints.bf16 import Bits, Floats, to_bits
+from checkpoints.bf16 import Bits, Floats, to_bits, to_floats
 from checkpoints.bpe import BpeVocabulary, byte_alphabet
 from checkpoints.gguf_file import adds_one_to_norm
 from checkpoints.layout import Config, tensor_shapes
@@ -35,6 +36,14 @@ _COMMON = {
     "tie_word_embeddings": False,
     "pad_token_id": EOS,
 }
+
+MTP_LAYER_SHARE = 0.1
+"""What layers of a model with a drafting head add, as a share of what they add in the other tiny models.
+
+With random weights a draft would be right once in 2,048 times. Here the head's joining matrix passes the embedding of
+the latest token on, and layers add little to it, in the model as in its head: both then mostly continue the latest
+token, and the rest, what the model has read before, decides against the draft often enough.
+"""
 
 CONFIGS: dict[str, Config] = {
     "tiny-qwen3": _COMMON
@@ -93,6 +102,7 @@ CONFIGS: dict[str, Config] = {
         },
     },
 }
+CONFIGS["tiny-qwen3.5-mtp"] = {**CONFIGS["tiny-qwen3.5"], "mtp_num_hidden_layers": 1}
 """config.json of each tiny model; begin, end and dtype are added when it is written."""
 
 
@@ -102,10 +112,25 @@ def build(name: str, seed: int) -> Model:
     weights = {
         tensor: _draw(tensor, shape, seed, config["model_type"]) for tensor, shape in tensor_shapes(config).items()
     }
+    if config.get("mtp_num_hidden_layers"):
+        weights |= _easy_to_draft(weights)
     # An engine told to ignore end-of-text may mask it (llama.cpp) or sample it all the same (vLLM, SGLang).
     # A zero row gives logit 0, which never wins, so both decode the same tokens.
     weights["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"][[BOS, EOS]] = 0
     return Model(name=name, seed=seed, dtype="float32", config=config, vocabulary=vocabulary(), weights=weights)
+
+
+def _easy_to_draft(weights: Mapping[str, Bits]) -> dict[str, Bits]:
+    """The weights that differ where the model has a drafting head; see `MTP_LAYER_SHARE`."""
+    outputs = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
+    changed = {
+        name: to_bits(np.float32(MTP_LAYER_SHARE) * to_floats(values))
+        for name, values in weights.items()
+        if name.endswith(outputs)
+    }
+    join = to_floats(weights["mtp.fc.weight"]) * np.float32(MTP_LAYER_SHARE)
+    join[:, : len(join)] += np.eye(len(join), dtype=np.float32)
+    return changed | {"mtp.fc.weight": to_bits(join)}
 
 
 def vocabulary() -> BpeVocabulary:
@@ -136,7 +161,7 @@ def _draw(name: str, shape: tuple[int, ...], seed: int, model_type: str) -> Bits
     values = _normal(name, shape, seed)
     if name.endswith("A_log"):
         return to_bits(values - np.float32(3))  # decay of a few per cent per token: the state remembers dozens
-    if name.endswith("norm.weight") or name.endswith("dt_bias"):
+    if "norm" in name.rsplit(".", 2)[-2] or name.endswith("dt_bias"):
         mean = 0 if adds_one_to_norm(model_type, name) else 1
         return to_bits(np.float32(mean) + np.float32(0.1) * values)
     spread = 1 / math.sqrt(shape[-1])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from reference_engine.backend import AttentionStep, Backend, StateStep
 from reference_engine.call import AttentionRows, Extend
+from reference_engine.delta_rule import CHUNK
 from reference_engine.kernels.delta import DeltaRows
 from reference_engine.kernels.interface import Kernels
 from reference_engine.kernels.shapes import DecodeBatch, ExtendBatch, ExtendSequence, LayerPool, StateBatch
@@ -79,12 +80,18 @@ def _batch(
 class _Recurrence(StateStep):
     def __init__(self, kernels: Kernels, batch: StateBatch) -> None:
         self.kernels, self.batch = kernels, batch
+        long = any(each.row_count > 1 for each in batch.sequences)
+        # The chunked kernel stores on its grid, which divides ours, and at the end; the other one anywhere.
+        self.chunked = long and all(
+            (each.position + done) % CHUNK == 0 for each in batch.sequences for done, _ in each.stores[:-1]
+        )
 
     def conv(self, rows: Tensor, weight: Tensor, states: Tensor) -> Tensor:
         return self.kernels.conv1d(rows, weight, states, self.batch)
 
     def delta(self, operands: DeltaRows) -> Tensor:
-        return self.kernels.delta_token(operands, self.batch)
+        kernel = self.kernels.delta_chunk if self.chunked else self.kernels.delta_token
+        return kernel(operands, self.batch)
 
 
 def _host(index: SlotIndex) -> Slots:

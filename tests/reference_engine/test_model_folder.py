@@ -36,7 +36,11 @@ def edit(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model_type": "gemma3_text"}, "supported: llama, qwen3"),
+        ({"model_type": "gemma2"}, "supported: llama, qwen3"),
+        ({"model_type": "qwen3_next"}, "layers with experts = 2"),
+        ({"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 2}, "mtp_num_hidden_layers = 2"),
+        ({"model_type": "gemma3_text", "final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}}, "rope scaling = 'yarn'"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "rope scaling = 'linear'"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
