@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from harness.cases_cli import terminal
 from harness.compare.likeness import Subject
+from harness.compare.quantity import Quantity
 from vocabulary.errors import UsageError
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
@@ -24,8 +25,11 @@ def compare(
     ] = [],  # noqa: B006  (typer copies it)
     max_slowdown: Annotated[
         str | None,
-        typer.Option(metavar="PERCENT", help="Allowed increase of TTFT, as 5%. Default: times decide nothing."),
+        typer.Option(metavar="PERCENT", help="Allowed increase of a time, as 5%. Default: times decide nothing."),
     ] = None,
+    time: Annotated[
+        list[Quantity], typer.Option(help="Which times are compared. May be given again. Default: ttft.")
+    ] = [],  # noqa: B006  (typer copies it)
     discard: Annotated[int, typer.Option(min=0, metavar="N", help="Leave the first N pairs of a cell untimed.")] = 0,
     markdown: Annotated[Path | None, typer.Option(metavar="F", help="The comparison as Markdown.")] = None,
     json: Annotated[Path | None, typer.Option(metavar="F", help="The comparison as JSON.")] = None,
@@ -43,7 +47,12 @@ def compare(
 
     allowed = None if max_slowdown is None else _share(max_slowdown)
     seen = compare_sides(
-        read_side(base), read_side(candidate), about=frozenset(about), max_slowdown=allowed, discard=discard
+        read_side(base),
+        read_side(candidate),
+        about=frozenset(about),
+        max_slowdown=allowed,
+        discard=discard,
+        times=tuple(dict.fromkeys(time)) or (Quantity.TTFT,),
     )
     text = comparison_markdown(seen)
     for path, content in ((markdown, text), (json, comparison_json(seen))):

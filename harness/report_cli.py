@@ -77,6 +77,9 @@ def _tables(run_folder: Path, csv: Path | None, parquet: Path | None) -> list[Pa
         return []
     from harness.data import load_tables, write_csv, write_parquet
 
+    for path, suffix in ((csv, ".csv"), (parquet, ".parquet")):
+        if path is not None and path.suffix.lower() != suffix:
+            raise UsageError(f"{path}: name a file that ends in {suffix}, so that readers know what is in it")
     tables = load_tables(run_folder)
     console = terminal()
     for remark in tables.remarks:

@@ -5,8 +5,8 @@ ratios, so that one hiccup moves little and twice as fast weighs as much as twic
 percentile bootstrap of that median: 10,000 resamples of the pairs with a fixed seed, so the same pairs always give the
 same interval. docs/comparing.md has the false alarms and the power that follow, from `benchmarks/calibration.py`.
 
-ASSUMPTION: pairs are independent. What all pairs of a run share (one process start, another clock speed) is no part of
-the interval; several runs a side are.
+ASSUMPTION: pairs are independent within a process start. What all pairs of a start share (memory layout, thread
+placement) is in the interval from three starts on: it then also holds the t interval of the starts' medians.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ SEED = 0
 CONFIDENCE = 0.95
 MIN_PAIRS = 10
 """Fewer pairs give no verdict: six of six slower happens by chance in one of 64 comparisons."""
+MIN_STARTS = 3
+"""Process starts a side from which on the interval knows how far starts lie apart; two say next to nothing."""
 CHUNK = 1_000
 """Resamples drawn at once: 5,000 pairs are 40 MB then."""
 SIGMA_OF_QUARTILES = 1.349
@@ -54,6 +56,8 @@ class PairedRatio:
     """Upper end."""
     spread: float
     """How far single pairs lie apart: a robust standard deviation of the ratios, as a share."""
+    starts: int = 1
+    """Process starts that the pairs come from; from MIN_STARTS on, the interval holds what they differ by."""
 
     @property
     def change(self) -> str:
@@ -68,8 +72,9 @@ def paired_ratio(
     resamples: int = RESAMPLES,
     seed: int = SEED,
     confidence: float = CONFIDENCE,
+    starts: Sequence[int] = (),
 ) -> PairedRatio:
-    """Candidate over base for pairs of times `(n,)`, in any one unit.
+    """Candidate over base for pairs of times `(n,)`, in any one unit; `starts` numbers each pair's process start.
 
     Raises ValueError for no pairs, unequal lengths, or a time that is not positive and finite.
     """
@@ -78,20 +83,36 @@ def paired_ratio(
         raise ValueError(f"pairs wanted, got {before.shape} and {after.shape} times")
     if not (np.isfinite(before).all() and np.isfinite(after).all() and (before > 0).all() and (after > 0).all()):
         raise ValueError("times must be positive and finite")
-    logs = np.sort(np.log(after / before))
+    unsorted = np.log(after / before)
+    logs = np.sort(unsorted)
     lower, upper, times = _middle_ranks(logs.size, resamples, seed)
     medians = (logs[lower] + logs[upper]) / 2
     order = np.argsort(medians, kind="stable")
     tail = (1 - confidence) / 2
     low, high = (_quantile(medians[order], times[order], share) for share in (tail, 1 - tail))
     first, third = np.quantile(logs, [0.25, 0.75])
+    numbers = np.asarray(starts or [0] * logs.size)
+    of_starts = np.array([np.median(unsorted[numbers == number]) for number in np.unique(numbers)])
+    if of_starts.size >= MIN_STARTS:
+        error = float(of_starts.std(ddof=1)) / math.sqrt(of_starts.size)
+        reach = t_quantile(1 - tail, of_starts.size - 1) * error
+        low, high = min(low, float(of_starts.mean()) - reach), max(high, float(of_starts.mean()) + reach)
     return PairedRatio(
         pairs=int(logs.size),
         median=math.exp(float(np.median(logs))),
         low=math.exp(low),
         high=math.exp(high),
         spread=math.expm1(float(third - first) / SIGMA_OF_QUARTILES),
+        starts=int(of_starts.size),
     )
+
+
+@lru_cache(maxsize=64)
+def t_quantile(share: float, freedom: int) -> float:
+    """Quantile of Student's t for a share in (0.5, 1): at sqrt(freedom) tan(a) its density is cos(a)^(freedom - 1)."""
+    angles = np.linspace(0, np.pi / 2, 100_001)[:-1]
+    area = np.cumsum(np.cos(angles) ** (freedom - 1))
+    return math.sqrt(freedom) * math.tan(float(np.interp(2 * share - 1, area / area[-1], angles)))
 
 
 @lru_cache(maxsize=64)

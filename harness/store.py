@@ -173,11 +173,14 @@ def load_run(folder: Path) -> Run:
     cells: list[CellManifest] = []
     requests: list[RequestRecord] = []
     for cell in manifest.cells:
+        path = folder / cell / REQUESTS_FILE
+        lines = _read_lines(path, remarks.append) if path.is_file() else []
         if (folder / cell / CELL_FILE).is_file():
             cells.append(_parse(CellManifest, folder / cell / CELL_FILE, remarks.append))
-        path = folder / cell / REQUESTS_FILE
-        if path.is_file():
-            requests += _read_lines(path, remarks.append)
+            if len(lines) != cells[-1].requests:
+                have = f"has {len(lines)}" if path.is_file() else "is missing, with all"
+                remarks.append(f"{path}: {have} of the {cells[-1].requests} requests that the cell counted")
+        requests += lines
     return Run(folder, manifest, tuple(cells), tuple(requests), tuple(remarks))
 
 
@@ -202,7 +205,7 @@ def _set_aside(path: Path) -> str:
 
 
 def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord]:
-    records = []
+    records: dict[str, RequestRecord] = {}
     left_open: dict[str, int] = {}
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
@@ -215,12 +218,15 @@ def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord
                 raise UsageError(f"{path}: line {number} is not a request record: {_first(error)}") from None
             except LaterSchema as error:
                 raise UsageError(f"{path}: line {number} cannot be read: {error}") from None
-            records.append(record)
+            if record.request_id in records:
+                remark(f"{path}: line {number} repeats request {record.request_id!r} and is left out")
+                continue
+            records[record.request_id] = record
             if opened:
                 left_open[opened] = left_open.get(opened, 0) + 1
     for opened, lines in left_open.items():
         remark(f"{path}: {lines} line{'' if lines == 1 else 's'} of an earlier hitparity: {opened}")
-    return records
+    return list(records.values())
 
 
 def _parse(model: type[Model], path: Path, remark: Callable[[str], None] = lambda _: None) -> Model:

@@ -6,8 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.compare.changes import SendChange, send_change
-from harness.compare.latency import LatencyLine, Pair, latency_group, latency_lines, latency_warnings, pooled
+from harness.compare.latency import (
+    LatencyLine,
+    Pair,
+    latency_group,
+    latency_lines,
+    latency_warnings,
+    pooled,
+)
 from harness.compare.likeness import Subject, Unlike, refuse_unlike
+from harness.compare.quantity import Quantity
 from harness.compare.sides import Side
 from harness.outcome import INCONCLUSIVE
 from harness.records import CellManifest, CellStatus, Finding, RequestRecord, Role
@@ -79,26 +87,35 @@ def compare(
     about: frozenset[Subject] = frozenset(),
     max_slowdown: float | None = None,
     discard: int = 0,
+    times: Sequence[Quantity] = (Quantity.TTFT,),
 ) -> Comparison:
-    """Compare two sides; `max_slowdown` 0.05 allows a TTFT 5 % longer, `discard` pairs of each cell are not timed.
+    """Compare two sides; `max_slowdown` 0.05 allows `times` 5 % longer, `discard` pairs of each cell are not timed.
+
+    The n-th process start of one side stands against the n-th of the other.
 
     Raises UsageError where the sides differ in anything the comparison is not about.
     """
     matched, gaps = _matched_cells(base, candidate)
     subject = next((s.value for s in Subject if about == {s}), "candidate")
-    cells, groups = [], []
-    for where, one, other in matched:
+    cells: list[CellComparison] = []
+    of_starts: dict[tuple[str, str], list[list[Pair]]] = {}
+    for (where, place), one, other in matched:
         differing = refuse_unlike(one, other, about)
-        pairs, alone = _pairs(where, base.requests(one), candidate.requests(other), _granules_differ(one, other))
+        pairs, alone = _pairs(place, base.requests(one), candidate.requests(other), _granules_differ(one, other))
         probes = [pair for pair in pairs if pair[0].role is Role.PROBE]
-        cells.append(_cell(where, one, other, pairs, probes, alone, differing, subject))
+        cells.append(_cell(place, one, other, pairs, probes, alone, differing, subject))
         for cell, side in ((one, base), (other, candidate)):
             if not cell.valid:
-                gaps.append(f"{where}: {side.name}: the cell is invalid, its numbers support no verdict")
-        pool = plain(f"{one.engine_label} on {one.model}")
-        timed = [latency_group(where, pool, state, pairs, discard) for state in ("cold", "warm")]
-        groups += [group for group in timed if group]
-    groups = pooled(groups)
+                gaps.append(f"{place}: {side.name}: the cell is invalid, its numbers support no verdict")
+        of_starts.setdefault((where, plain(f"{one.engine_label} on {one.model}")), []).append(pairs)
+    timed = [
+        latency_group(where, pool, state, quantity, starts, discard)
+        for quantity in times
+        for (where, pool), starts in of_starts.items()
+        for state in ("cold", "warm")
+    ]
+    groups = pooled([group for group in timed if group])
+    gaps += _untimed(times, {group.quantity for group in groups}) if max_slowdown is not None else []
     lines = latency_lines(groups, max_slowdown)
     verdict, why = _verdict(cells, lines, gaps)
     return Comparison(
@@ -114,7 +131,34 @@ def compare(
     )
 
 
-def _matched_cells(base: Side, candidate: Side) -> tuple[list[tuple[str, CellManifest, CellManifest]], list[str]]:
+def _untimed(wanted: Sequence[Quantity], found: set[Quantity]) -> list[str]:
+    """A sentence for each quantity that a verdict was asked about and that no pair has."""
+    remedy = {Quantity.TPOT: "give the workload max_tokens = 2 or more"}
+    return [
+        f"no pair of requests has a {quantity.name_in_text} on both sides; "
+        f"{remedy.get(quantity, 'time served engines that show their hits, or leave --max-slowdown out')}"
+        for quantity in wanted
+        if quantity not in found
+    ]
+
+
+Place = tuple[str, str]
+"""Workload and model in words, and the same with the number of the process start where there are several."""
+CellOf = dict[tuple[str, str, str, int], CellManifest]
+
+
+def _by_place(side: Side, single: bool) -> CellOf:
+    """Cells by engine configuration, model, workload, and process start from 1."""
+    found: CellOf = {}
+    for cell in side.cells:
+        start = 1
+        while (key := ("" if single else cell.engine_label, cell.model, cell.workload, start)) in found:
+            start += 1
+        found[key] = cell
+    return found
+
+
+def _matched_cells(base: Side, candidate: Side) -> tuple[list[tuple[Place, CellManifest, CellManifest]], list[str]]:
     """Pairs of complete cells with their name, and a sentence for each that did not complete."""
     single = len(base.labels) == len(candidate.labels) == 1
     if not single and base.labels != candidate.labels and {*base.labels} != {*candidate.labels}:
@@ -123,23 +167,23 @@ def _matched_cells(base: Side, candidate: Side) -> tuple[list[tuple[str, CellMan
             f"{', '.join(candidate.labels) or 'none'}; name one of each as RUN:label"
         )
     gaps = [sentence for side in (base, candidate) for sentence in _unfinished(side)]
-    tables = [
-        {(("" if single else cell.engine_label), cell.model, cell.workload): cell for cell in side.cells}
-        for side in (base, candidate)
-    ]
+    tables = [_by_place(side, single) for side in (base, candidate)]
+    several = {key[:3] for table in tables for key in table if key[3] > 1}
     matched = []
     for key in dict.fromkeys([*tables[0], *tables[1]]):
         one, other = (table.get(key) for table in tables)
-        label, model, workload = key
+        label, model, workload, start = key
         where = plain(f"{f'{label}, ' if label else ''}{workload} on {model}")
+        place = f"{where}, start {start}" if key[:3] in several else where
         if one and other:
             if one.status is other.status is CellStatus.COMPLETE:
-                matched.append((where, one, other))
+                matched.append(((where, place), one, other))
         elif not gaps:  # an unfinished run may still be going to have it
             lacking = candidate.name if one else base.name
-            raise UsageError(f"workloads differ: {lacking} has no {where}; run both sides with the same workloads")
+            what = "process starts" if start > 1 else "workloads"
+            raise UsageError(f"{what} differ: {lacking} has no {place}; run both sides with the same {what}")
         else:
-            gaps.append(f"{where}: only one side has it")
+            gaps.append(f"{place}: only one side has it")
     return matched, gaps
 
 
@@ -246,9 +290,9 @@ def _verdict(
     sends, findings = sum(cell.sends for cell in cells), sum(len(cell.new_findings) for cell in cells)
     failed = [f"{number(len(changes), 'send')} of {sends} changed: {_amount(changes)}"] if changes else []
     failed += [f"the candidate has {number(findings, 'new finding')}"] if findings else []
-    failed += [f"{line.where}, {line.state}: {line.sentence}" for line in lines if line.verdict is Verdict.FAIL]
+    failed += [f"{line.name}: {line.sentence}" for line in lines if line.verdict is Verdict.FAIL]
     open_ = [*gaps]
-    open_ += [f"{line.where}, {line.state}: {line.sentence}" for line in lines if line.verdict is Verdict.INCONCLUSIVE]
+    open_ += [f"{line.name}: {line.sentence}" for line in lines if line.verdict is Verdict.INCONCLUSIVE]
     open_ += [] if sends else ["no send could be compared"]
     silent = sum(cell.silent_sends for cell in cells)
     open_ += [f"{number(silent, 'send')} without hit or start on one side"] if silent else []
@@ -257,7 +301,7 @@ def _verdict(
     if open_:
         return Verdict.INCONCLUSIVE, open_
     passed = [f"all integers of {number(sends, 'send')} are the same"]
-    passed += [f"{line.where}, {line.state}: {line.sentence}" for line in lines if line.verdict is Verdict.PASS]
+    passed += [f"{line.name}: {line.sentence}" for line in lines if line.verdict is Verdict.PASS]
     return Verdict.PASS, passed
 
 

@@ -1,4 +1,4 @@
-"""Times to first token of the same prompts under both configurations, cold and warm apart.
+"""Times of the same prompts under both configurations, cold and warm apart.
 
 Cold pairs had hit 0 on both sides, warm pairs a hit on both; a prompt that is warm on one side only is a changed
 ledger, not a latency. Controls are cold runs of the workload's prompts and count as such.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from harness.compare.quantity import Quantity
 from harness.records import RequestRecord
-from harness.statistics import CONFIDENCE, MIN_PAIRS, PairedRatio, Verdict, decide, paired_ratio
+from harness.statistics import CONFIDENCE, MIN_PAIRS, MIN_STARTS, PairedRatio, Verdict, decide, paired_ratio
 from harness.store import Run
 from harness.wording import is_unusable
 from vocabulary.engine import Fidelity
+from workloads.families.pairs import WARM_UP
 
 WIDE_SPREAD = 0.10
 """Single pairs that lie apart by more make the interval wide, and show that something else uses the machine."""
@@ -38,6 +40,8 @@ Pair = tuple[RequestRecord, RequestRecord]
 class LatencyGroup:
     """Pairs that belong together."""
 
+    quantity: Quantity
+
     where: str
     pool: str
     """Engine configuration and model: small groups of one pool are judged together."""
@@ -46,37 +50,54 @@ class LatencyGroup:
     base_ns: tuple[int, ...]
     """In the order they were sent."""
     candidate_ns: tuple[int, ...]
+    starts: tuple[int, ...]
+    """Process start of each pair."""
+
+    @property
+    def name(self) -> str:
+        """As warnings and verdicts call it."""
+        return f"{self.where}, {self.state} {self.quantity.name_in_text}"
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyLine:
     """One group's ratio, and the verdict where a threshold was given."""
 
+    name: str
+    """Workload and model, state, and quantity."""
     where: str
     state: str
+    quantity: Quantity
     base_ns: int
-    """Median TTFT of the base."""
+    """Median of the base."""
     candidate_ns: int
-    """Median TTFT of the candidate."""
+    """Median of the candidate."""
     ratio: PairedRatio
     verdict: Verdict | None
     """None: no threshold was given."""
     sentence: str
 
 
-def latency_group(where: str, pool: str, state: str, pairs: Iterable[Pair], discard: int) -> LatencyGroup | None:
-    """The timed pairs of one state without the first `discard`; None where there are none."""
-    timed = [pair for pair in pairs if all(_timed(request) for request in pair) and _state(pair) == state]
-    kept = timed[discard:]
+def latency_group(
+    where: str, pool: str, state: str, quantity: Quantity, of_starts: Sequence[Sequence[Pair]], discard: int
+) -> LatencyGroup | None:
+    """The timed pairs of one state, without the first `discard` of each process start; None where there are none."""
+    kept: list[tuple[int, int, int]] = []
+    for start, pairs in enumerate(of_starts):
+        timed = [pair for pair in pairs if all(_usable(request) for request in pair) and _state(pair) == state]
+        for one, other in timed[discard:]:
+            before, after = quantity.of(one), quantity.of(other)
+            if before and after:
+                kept.append((before, after, start))
     if not kept:
         return None
-    base, candidate = zip(*((one.ttft_ns or 0, other.ttft_ns or 0) for one, other in kept), strict=True)
-    return LatencyGroup(where, pool, state, base, candidate)
+    base, candidate, starts = zip(*kept, strict=True)
+    return LatencyGroup(quantity, where, pool, state, base, candidate, starts)
 
 
-def _timed(request: RequestRecord) -> bool:
+def _usable(request: RequestRecord) -> bool:
     served = request.fidelity is Fidelity.SERVED and not is_unusable(request)
-    return served and request.hit_len is not None and bool(request.ttft_ns)
+    return served and request.hit_len is not None and WARM_UP not in request.label
 
 
 def _state(pair: Pair) -> str:
@@ -86,20 +107,24 @@ def _state(pair: Pair) -> str:
 
 def pooled(groups: Sequence[LatencyGroup]) -> list[LatencyGroup]:
     """Groups that are large enough, and the small ones of one configuration, model and state together."""
-    small: dict[tuple[str, str], list[LatencyGroup]] = {}
+    small: dict[tuple[str, str, Quantity], list[LatencyGroup]] = {}
     for group in groups:
         if len(group.base_ns) < MIN_PAIRS:
-            small.setdefault((group.pool, group.state), []).append(group)
+            small.setdefault((group.pool, group.state, group.quantity), []).append(group)
     large = [group for group in groups if len(group.base_ns) >= MIN_PAIRS]
-    return large + [_together(pool, state, members) for (pool, state), members in small.items()]
+    return large + [_together(members) for members in small.values()]
 
 
-def _together(pool: str, state: str, members: Sequence[LatencyGroup]) -> LatencyGroup:
+def _together(members: Sequence[LatencyGroup]) -> LatencyGroup:
     if len(members) == 1:
         return members[0]
-    base = tuple(time for group in members for time in group.base_ns)
-    candidate = tuple(time for group in members for time in group.candidate_ns)
-    return LatencyGroup(f"{pool}, {len(members)} small workloads", pool, state, base, candidate)
+    return replace(
+        members[0],
+        where=f"{members[0].pool}, {len(members)} small workloads",
+        base_ns=tuple(time for group in members for time in group.base_ns),
+        candidate_ns=tuple(time for group in members for time in group.candidate_ns),
+        starts=tuple(start for group in members for start in group.starts),
+    )
 
 
 def latency_lines(groups: Sequence[LatencyGroup], max_slowdown: float | None) -> list[LatencyLine]:
@@ -107,10 +132,22 @@ def latency_lines(groups: Sequence[LatencyGroup], max_slowdown: float | None) ->
     confidence = 1 - (1 - CONFIDENCE) / max(len(groups), 1)
     lines = []
     for group in groups:
-        ratio = paired_ratio(group.base_ns, group.candidate_ns, confidence=confidence)
+        ratio = paired_ratio(group.base_ns, group.candidate_ns, confidence=confidence, starts=group.starts)
         verdict, sentence = decide(ratio, max_slowdown) if max_slowdown is not None else (None, ratio.change)
         before, after = (round(statistics.median(times)) for times in (group.base_ns, group.candidate_ns))
-        lines.append(LatencyLine(group.where, group.state, before, after, ratio, verdict, sentence))
+        lines.append(
+            LatencyLine(
+                name=group.name,
+                where=group.where,
+                state=group.state,
+                quantity=group.quantity,
+                base_ns=before,
+                candidate_ns=after,
+                ratio=ratio,
+                verdict=verdict,
+                sentence=sentence,
+            )
+        )
     return lines
 
 
@@ -122,7 +159,7 @@ def latency_warnings(groups: Sequence[LatencyGroup], lines: Sequence[LatencyLine
 def _of_groups(groups: Sequence[LatencyGroup], lines: Sequence[LatencyLine]) -> Iterator[str]:
     few, wide, late = [], [], []
     for group, line in zip(groups, lines, strict=True):
-        name = f"{group.where}, {group.state}"
+        name = group.name
         if line.ratio.pairs < MIN_PAIRS:
             few.append(f"{name}: {line.ratio.pairs}")
         if line.ratio.spread > WIDE_SPREAD:
@@ -168,7 +205,10 @@ def _of_machines(groups: Sequence[LatencyGroup], runs: Sequence[Run]) -> Iterato
     times = [time for group in groups for time in (*group.base_ns, *group.candidate_ns)]
     if all(time % COARSE_NS == 0 for time in times):
         yield f"all times are multiples of {COARSE_NS / 1e6:g} ms: the clock is coarse; trust only much larger shifts"
-    yield (
-        "each side was started once: what one start has and another has not is in no interval; swap the order, start "
-        "again, and believe a shift that comes back"
-    )
+    starts = min(len(set(group.starts)) for group in groups)
+    if starts < MIN_STARTS:
+        yield (
+            f"each side was started {'once' if starts == 1 else 'twice'}: what one start has and another has not is in "
+            f"no interval; give the engine `starts = {MIN_STARTS}` or more in the experiment, or swap the order, start "
+            f"again, and believe a shift that comes back"
+        )

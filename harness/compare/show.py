@@ -13,6 +13,7 @@ from rich.text import Text
 
 from harness.compare.changes import SendChange
 from harness.compare.comparison import CellComparison, Comparison
+from harness.compare.latency import LatencyLine
 from harness.report import Raw, escape
 from harness.statistics import Verdict
 from harness.wording import count, milliseconds, number, span
@@ -79,8 +80,8 @@ def comparison_tables(seen: Comparison) -> list[RenderableType]:
         )
         for line in seen.latency:
             times.add_row(
-                Text(f"{line.where}, {line.state}"),
-                str(line.ratio.pairs),
+                Text(line.name),
+                _pairs(line),
                 milliseconds(line.base_ns),
                 milliseconds(line.candidate_ns),
                 line.ratio.change,
@@ -110,8 +111,8 @@ def comparison_markdown(seen: Comparison) -> str:
     if seen.latency:
         times = (
             (
-                f"{line.where}, {line.state}",
-                str(line.ratio.pairs),
+                line.name,
+                _pairs(line),
                 milliseconds(line.base_ns),
                 milliseconds(line.candidate_ns),
                 line.ratio.change,
@@ -119,7 +120,7 @@ def comparison_markdown(seen: Comparison) -> str:
             )
             for line in seen.latency
         )
-        heads = ("pairs of", "pairs", "base TTFT ms", "candidate TTFT ms", "median of paired ratios", "verdict")
+        heads = ("pairs of", "pairs", "base ms", "candidate ms", "median of paired ratios", "verdict")
         lines += ["", "### Times", "", *_rows(heads, times)]
     for title, sentences in _lists(seen):
         lines += ["", f"### {title}", "", *(f"- {escape(sentence)}" for sentence in sentences)]
@@ -130,6 +131,11 @@ def comparison_json(seen: Comparison) -> str:
     """Everything, with sorted keys; the same comparison gives the same text."""
     document = asdict(seen) | {"schema": COMPARISON_SCHEMA, "exit_code": int(seen.exit_code)}
     return json.dumps(document, indent=1, sort_keys=True, default=sorted) + "\n"
+
+
+def _pairs(line: LatencyLine) -> str:
+    starts = f" of {line.ratio.starts} starts" if line.ratio.starts > 1 else ""
+    return f"{line.ratio.pairs}{starts}"
 
 
 def _headline(seen: Comparison) -> RenderableType:

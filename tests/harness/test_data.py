@@ -12,6 +12,7 @@ from sample_run import FORGETFUL, LLAMA_CPP, SILENT, VLLM, sample_run
 
 from harness.data import DataWarning, cell_columns, load, load_cells, load_tables, request_columns, write_csv
 from harness.records import Role
+from harness.report_cli import report
 from harness.store import Run, load_run
 from vocabulary.errors import UsageError
 from vocabulary.ledger import Cause
@@ -178,3 +179,24 @@ def test_parquet_gives_the_table_back(run: Run, tmp_path: Path) -> None:
         back = pd.read_parquet(write_parquet(frame, tmp_path / "a.parquet"))
     numbers = [column.name for column in request_columns() if column.dtype in ("Int64", "boolean", "Float64")]
     pd.testing.assert_frame_equal(back[numbers], frame[numbers], check_index_type=False)
+
+
+def test_lost_and_repeated_requests_are_said(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    sample_run(folder, [VLLM], ["changed", "ladder"])
+    first, second = (folder / "cell-0" / "requests.jsonl", folder / "cell-1" / "requests.jsonl")
+    first.unlink()
+    lines = second.read_text().splitlines(keepends=True)
+    second.write_text("".join([*lines, lines[0]]))
+    remarks = load_run(folder).remarks
+    assert len(remarks) == 2
+    assert "cell-0/requests.jsonl: is missing, with all of the" in remarks[0]
+    assert f"line {len(lines) + 1} repeats request" in remarks[1]
+
+
+@pytest.mark.parametrize("option", ["--csv", "--parquet"])
+def test_a_table_under_another_suffix_is_refused(option: str, tmp_path: Path) -> None:
+    sample_run(tmp_path / "run", [VLLM], ["changed"])
+    with pytest.raises(UsageError, match=f"ends in .{option[2:]}"):
+        report(tmp_path / "run", **{option[2:]: tmp_path / "table.txt"})  # type: ignore[arg-type]
+    assert not (tmp_path / "table.txt").exists()

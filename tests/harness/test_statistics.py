@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.calibration import BELIEVED, SETTINGS, simulate
-from harness.statistics import MIN_PAIRS, RESAMPLES, SEED, PairedRatio, Verdict, decide, paired_ratio
+from harness.statistics import MIN_PAIRS, RESAMPLES, SEED, PairedRatio, Verdict, decide, paired_ratio, t_quantile
 
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "calibration.json"
 TIMES = st.lists(st.floats(1e3, 1e12), min_size=1, max_size=40)
@@ -98,10 +98,19 @@ def test_too_few_pairs_decide_nothing() -> None:
     assert decide(ratio(2.0, 3.0, MIN_PAIRS), 0.05)[0] is Verdict.FAIL
 
 
-@pytest.mark.parametrize(("noise", "pairs", "groups"), [("even", 10, 1), ("hiccups", 20, 1), ("even", 20, 4)])
+@pytest.mark.parametrize(
+    ("noise", "pairs", "groups"), [("even", 10, 1), ("hiccups", 20, 1), ("even", 20, 4), ("3 starts", 24, 1)]
+)
 def test_false_alarms_stay_below_five_percent(noise: str, pairs: int, groups: int) -> None:
     failed, _ = simulate(noise, pairs, 0.05, groups, 0.0, 0.0, simulations=300)
     assert failed <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)  # two standard errors of 300 simulations
+
+
+@pytest.mark.parametrize(
+    ("share", "freedom", "quantile"), [(0.975, 1, 12.706), (0.975, 2, 4.303), (0.975, 4, 2.776), (0.995, 9, 3.250)]
+)
+def test_students_t(share: float, freedom: int, quantile: float) -> None:
+    assert t_quantile(share, freedom) == pytest.approx(quantile, rel=1e-3)
 
 
 def test_a_shift_of_ten_percent_is_seen() -> None:
