@@ -27,8 +27,7 @@ def _build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
         raise LawDoesNotCover(f"{ID}: chunked_prefill and chunk_tokens go together: true and a number, or neither")
     return DeepInfer(
         ID,
-        tuple(map(str, groups)),
-        recurrent=any(group.kind == "gdn" for group in groups),
+        groups,
         ring=_ring(options, groups),
         consumers=_consumers(options, groups),
         external_replay=_replay(options, groups),

@@ -1,7 +1,4 @@
-"""DeepInfer's block manager: a free list with reference counts, and nothing that could be looked up.
-
-Source: DeepInfer 0.1.0, executed without CUDA.
-"""
+"""Numbers without a limit, with reference counts; whatever nobody refers to any more is handed out again."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 
-class Blocks:
-    """Block numbers with reference counts; numbers of free blocks are handed out again, last freed first."""
+class CountedBlocks:
+    """Numbers of blocks, pages or states; freed ones are handed out again, last freed first."""
 
     def __init__(self) -> None:
         self.clear()
@@ -42,7 +39,7 @@ class Blocks:
                 self._free.append(block)
 
     def references(self, block: int) -> int:
-        """How many sequences hold a block."""
+        """How many holders a block has."""
         return self._references[block]
 
     def check_integrity(self, held: Iterable[int]) -> None:

@@ -15,10 +15,8 @@ from vocabulary.groups import LayerGroup
 DEFAULT_TOKENS_PER_BLOCK = 32  # llmapi KvCacheConfig, 1.2 to 1.4.0rc4
 
 
-def _layout(
-    law_id: str, options: Mapping[str, Any], pool_tokens: int | None
-) -> tuple[tuple[LayerGroup, ...], int, tuple[str, ...]]:
-    """Layer groups, tokens per block, and the groups' texts; refuses what no rule here states."""
+def _layout(law_id: str, options: Mapping[str, Any], pool_tokens: int | None) -> tuple[tuple[LayerGroup, ...], int]:
+    """Layer groups and tokens per block; refuses what no rule here states."""
     if pool_tokens is not None:
         raise LawDoesNotCover(f"{law_id}: no law for a bounded pool; leave its size out (eviction is not stated)")
     groups = layer_groups(options)
@@ -32,18 +30,18 @@ def _layout(
             raise LawDoesNotCover(
                 f"{law_id}: layer group {group} and tokens_per_block = {tokens_per_block} differ; one size serves all"
             )
-    return groups, tokens_per_block, tuple(map(str, groups))
+    return groups, tokens_per_block
 
 
 def _v1(law_id: str, *, cyclic_windows: bool) -> LawEntry:
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        groups, tokens_per_block, texts = _layout(law_id, options, pool_tokens)
+        groups, tokens_per_block = _layout(law_id, options, pool_tokens)
         if any(group.kind == "gdn" for group in groups):
             raise LawDoesNotCover(f'{law_id}: no law for recurrent state; ask "tensorrt-llm@v2"')
         return TrtllmV1(
             law_id,
             tokens_per_block,
-            dict(zip(texts, (group.window for group in groups), strict=True)),
+            groups,
             enable_block_reuse=flag(options, "enable_block_reuse", default=True),
             enable_partial_reuse=flag(options, "enable_partial_reuse", default=True),
             copy_on_partial_reuse=flag(options, "copy_on_partial_reuse", default=True),
@@ -61,7 +59,7 @@ def _v1(law_id: str, *, cyclic_windows: bool) -> LawEntry:
 
 def _v2(law_id: str) -> LawEntry:
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        groups, tokens_per_block, texts = _layout(law_id, options, pool_tokens)
+        groups, tokens_per_block = _layout(law_id, options, pool_tokens)
         recurrent = any(group.kind == "gdn" for group in groups)
         policy = options.get("policy", "all_reusable")
         if policy not in ("all_reusable", "per_request") or (policy == "per_request" and recurrent):
@@ -89,7 +87,7 @@ def _v2(law_id: str) -> LawEntry:
             )
         if settings.chunk_tokens is not None and settings.chunk_tokens < tokens_per_block:
             raise LawDoesNotCover(f"{law_id}: max_num_tokens = {budget} is less than a block; no law for that")
-        return TrtllmV2(law_id, groups, texts, settings)
+        return TrtllmV2(law_id, groups, settings)
 
     return LawEntry(
         law_id,

@@ -17,12 +17,16 @@ ASSUMPTION: a request whose context never finished stores nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from reference_engine.laws.base import Expectation, Law, Lease
+from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.tensorrt_llm.published import Published, scope_of
 from reference_engine.laws.tensorrt_llm.v1_tree import Block, Walk, WindowTree
 from vocabulary.engine import TokenRequest
+from vocabulary.groups import LayerGroup
 from vocabulary.ledger import Cause, Ledger
 
 
@@ -33,21 +37,23 @@ class TrtllmV1(Law):
         self,
         law_id: str,
         tokens_per_block: int,
-        windows: Mapping[str, int | None],
+        groups: Sequence[LayerGroup],
         *,
         enable_block_reuse: bool = True,
         enable_partial_reuse: bool = True,
         copy_on_partial_reuse: bool = True,
         cyclic_windows: bool = False,
     ) -> None:
-        """`windows`: group text to its window in tokens, None for full attention."""
+        """`groups`: attention only; equal ones share a tree."""
         super().__init__()
+        self.rooms, self._texts = tuple(Room(group, None) for group in groups), tuple(map(str, groups))
         self.id, self.granule, self.pool_tokens = law_id, tokens_per_block, None
-        self.windows, self.enabled, self.cyclic = dict(windows), enable_block_reuse, cyclic_windows
-        self.least_window = min((w for w in windows.values() if w is not None), default=None)
+        self.windows = {str(group): group.window for group in groups}
+        self.enabled, self.cyclic = enable_block_reuse, cyclic_windows
+        self.least_window = min((w for w in self.windows.values() if w is not None), default=None)
         self.trees = {
             text: WindowTree(tokens_per_block, partial=enable_partial_reuse, copy=copy_on_partial_reuse)
-            for text in windows
+            for text in self.windows
         }
         self.published = Published()
 
@@ -59,7 +65,10 @@ class TrtllmV1(Law):
         walks = {text: tree.walk(scope_of(request), ids[:limit]) for text, tree in self.trees.items()}
         lease = Lease(request, self._expectation(request, walks))
         blocks = -(-request.prompt_len // self.granule)
-        lease.held = {text: self.trees[text].take(walk, blocks) for text, walk in walks.items()}
+        held = {text: self.trees[text].take(walk, blocks) for text, walk in walks.items()}
+        for number, text in enumerate(self._texts):
+            self._copy_part(number, walks[text], held[text])
+        lease.held = held
         self.published.open(lease)
         return lease
 
@@ -94,17 +103,25 @@ class TrtllmV1(Law):
             tree.clear()
 
     def check_integrity(self) -> None:
-        """References are the leases' holds, stored blocks hang where their keys say, private ones nowhere."""
+        """Every tree's blocks are free, stored or held by the leases that are open."""
         for text, tree in self.trees.items():
-            holds = [block for lease in self.published.live for block in self._held(lease)[text]]
-            stored = list(tree.stored())
-            assert len({block.number for block in stored}) == len(stored), "block stored twice"
-            for block in {*stored, *holds}:
-                assert block.references == sum(held is block for held in holds), f"references of block {block.number}"
-            for block in stored:
-                parent = block.parent
-                assert parent is not None and parent.children[block.ids.tobytes()] is block, "stored under another key"
-                assert len(block.ids) == self.granule or not block.children, "a short block with blocks below it"
+            tree.check_integrity(block for lease in self.published.live for block in self._held(lease)[text])
+
+    def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
+        """As `Law.slots`. Windows that found less than others did are computed again into the blocks others found."""
+        first, position = start // self.granule, np.arange(start, end)
+        blocks = self._held(lease)[self._texts[group]][first : -(-end // self.granule)]
+        numbers = np.array([block.number for block in blocks], np.int64)
+        places: Slots = numbers[position // self.granule - first] * self.granule + position % self.granule
+        return places
+
+    def _copy_part(self, group: int, walk: Walk, held: Sequence[Block]) -> None:
+        """Copy what matched of a block found in part, unless the block itself was taken over."""
+        whole = len(walk.path)
+        if walk.partial is not None and held[whole] is not walk.partial:
+            tokens = np.arange(walk.matched - whole * self.granule)
+            source, target = (block.number * self.granule + tokens for block in (walk.partial, held[whole]))
+            self.moves.add(group, source, target)
 
     def findable_blocks(self, request: TokenRequest, text: str) -> tuple[Block, ...]:
         """Leading full blocks of the whole prompt that one window's tree holds; holds none of them."""

@@ -7,7 +7,8 @@ in it while requests hold it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +64,7 @@ class WindowTree:
         """Forget every block."""
         self._roots: dict[str | None, Block] = {}
         self._made = 0
+        self._free: list[Block] = []
 
     def walk(self, scope: str | None, ids: Ids) -> Walk:
         """Search `ids` (the prompt without its last token). Changes nothing.
@@ -138,9 +140,11 @@ class WindowTree:
             node = found
 
     def drop(self, held: Sequence[Block]) -> None:
-        """A holder lets go."""
+        """A holder lets go; what is neither held nor stored is free."""
         for block in held:
             block.references -= 1
+            if not block.references and block.parent is None:
+                self._free.append(block)
 
     def stored(self) -> Iterator[Block]:
         """Every block in the tree."""
@@ -150,7 +154,23 @@ class WindowTree:
             yield from node.children.values()
             open_nodes.extend(node.children.values())
 
+    def check_integrity(self, held: Iterable[Block]) -> None:
+        """References are the holds, stored blocks hang where their keys say, and every other block is free once."""
+        holds, stored = Counter(held), list(self.stored())
+        assert len({block.number for block in stored}) == len(stored), "block stored twice"
+        for block in {*stored, *holds, *self._free}:
+            assert block.references == holds[block], f"references of block {block.number}"
+        for block in stored:
+            parent = block.parent
+            assert parent is not None and parent.children[block.ids.tobytes()] is block, "stored under another key"
+            assert len(block.ids) == self._t or not block.children, "a short block with blocks below it"
+        used = {block.number for block in {*stored, *holds}}
+        together = sorted([*used, *(block.number for block in self._free)])
+        assert together == list(range(self._made)), "blocks neither free nor in use, or both"
+
     def _new(self) -> Block:
+        if self._free:
+            return self._free.pop()
         self._made += 1
         return Block(self._made - 1)
 
@@ -158,4 +178,4 @@ class WindowTree:
     def _unlink(block: Block) -> None:
         assert block.parent is not None
         del block.parent.children[block.ids.tobytes()]
-        block.parent = None
+        block.parent, block.ids = None, _NO_IDS

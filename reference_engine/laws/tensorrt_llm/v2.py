@@ -22,11 +22,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from reference_engine.laws.base import Expectation, Law, Lease
+from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.tensorrt_llm.published import Published, scope_of
 from reference_engine.laws.tensorrt_llm.v2_tree import AttentionCycle, RadixTree, TreeBlock
 from vocabulary.engine import TokenRequest
-from vocabulary.groups import LayerGroup
+from vocabulary.groups import Kind, LayerGroup
 from vocabulary.ledger import Cause, Ledger
 
 
@@ -69,22 +72,21 @@ class HeldV2:
     """Attention group to the page of each block; None: out of the window when the request began, so never read."""
     shared: dict[str, int]
     """Attention group to the leading blocks of its table that belong to the tree and are read-only."""
-    states: dict[str, int]
-    """Recurrent group to the slot of the running state."""
-    state_from: dict[str, int | None]
-    """Recurrent group to the kept state that was copied into it; None: started from zero."""
+    state: int | None
+    """The running state of all recurrent groups; None: there is none."""
 
 
 class TrtllmV2(Law):
     """One radix tree for all groups."""
 
-    def __init__(self, law_id: str, groups: Sequence[LayerGroup], texts: Sequence[str], settings: Settings) -> None:
-        """`texts` name the groups in `per_group`."""
+    def __init__(self, law_id: str, groups: Sequence[LayerGroup], settings: Settings) -> None:
         super().__init__()
+        self.rooms, self._texts = tuple(Room(group, None) for group in groups), tuple(map(str, groups))
         self.id, self.granule, self.pool_tokens = law_id, settings.tokens_per_block, None
         self.settings = settings
-        self._recurrent = {t for g, t in zip(groups, texts, strict=True) if g.kind == "gdn"}
-        attention = {t: g.window for g, t in zip(groups, texts, strict=True) if g.kind != "gdn"}
+        self._recurrent = {str(group) for group in groups if group.kind is Kind.GDN}
+        attention = {str(group): group.window for group in groups if group.kind is not Kind.GDN}
+        self.chunks_bind = settings.window_only
         self._cycle = {text: index for index, text in enumerate(attention)}
         self.tree = RadixTree(
             settings.tokens_per_block,
@@ -94,7 +96,6 @@ class TrtllmV2(Law):
             ],
         )
         self.published = Published()
-        self._made = dict.fromkeys(texts, 0)
 
     def admit(self, request: TokenRequest) -> Lease:
         """Match, hold what was found, copy a block that is found in part, take pages for the rest of the prompt."""
@@ -110,22 +111,27 @@ class TrtllmV2(Law):
         for text, cycle in self._cycle.items():
             needed = set(self.tree.cycles[cycle].needed(hit, self.granule))
             pages = [block.pages[cycle] if index in needed else None for index, block in enumerate(found[:whole])]
-            tables[text] = [None if page is None else page.number for page in pages]
-            tables[text] += [self._new_page(text) for _ in range(blocks - whole)]
+            book = self.tree.pages[cycle]
+            book.share(page.number for page in pages if page is not None)
+            new = book.take(blocks - whole)
+            if (part := hit % self.granule) and (page := found[whole].pages[cycle]) is not None:
+                tokens = np.arange(part)
+                self._move(text, page.number * self.granule + tokens, new[0] * self.granule + tokens)
+            tables[text] = [*(None if page is None else page.number for page in pages), *new]
             shared[text] = whole
-        kept = found[-1].state if found else None
-        return HeldV2(
-            found=found,
-            committed=hit,
-            tables=tables,
-            shared=shared,
-            states={text: self._new_page(text) for text in self._recurrent},
-            state_from=dict.fromkeys(self._recurrent, None if kept is None else kept.number),
-        )
+        state = self.tree.states.take(1)[0] if self._recurrent else None
+        if state is not None and found and (kept := found[-1].state) is not None:
+            self._move_states(kept.number, state)
+        return HeldV2(found=found, committed=hit, tables=tables, shared=shared, state=state)
 
-    def _new_page(self, text: str) -> int:
-        self._made[text] += 1
-        return self._made[text] - 1
+    def _move(self, text: str, source: Slots, target: Slots) -> None:
+        for group, each in enumerate(self._texts):
+            if each == text:
+                self.moves.add(group, source, target)
+
+    def _move_states(self, source: int, target: int) -> None:
+        for text in self._recurrent:
+            self._move(text, np.array([source]), np.array([target]))
 
     def chunk_end(self, lease: Lease) -> int:
         """The next snapshot point, or the chunk budget, or the prompt's end."""
@@ -153,27 +159,34 @@ class TrtllmV2(Law):
                     [None if index < held.shared[text] else page for index, page in enumerate(table)]
                     for text, table in held.tables.items()
                 ]
-                # A kept state is a copy: the running one moves on. All recurrent groups keep theirs together.
-                state = [self._new_page(text) for text in self._recurrent]
-                self.tree.commit(
-                    scope,
-                    lease.ids[:point],
-                    own,
-                    state[0] if state else None,
-                    window_only=self.settings.window_only,
-                )
+                kept = self._kept_state(held, at_point=point == lease.computed_len)
+                self.tree.commit(scope, lease.ids[:point], own, kept, window_only=self.settings.window_only)
+                self.tree.states.drop([] if kept is None else [kept])
                 self.published.findable(lease.ids[:point], scope)
                 held.committed = point
+
+    def _kept_state(self, held: HeldV2, *, at_point: bool) -> int | None:
+        """A copy of the running state, which moves on."""
+        if held.state is None:
+            return None
+        assert at_point or not self.moves.followed, "a step went beyond a snapshot point; end steps at chunk_end"
+        kept = self.tree.states.take(1)[0]
+        self._move_states(held.state, kept)
+        return kept
 
     def append(self, lease: Lease, token_id: int) -> None:
         """A generated token; it will never be committed. Takes pages when the last ones are full."""
         for text, table in self._held(lease).tables.items():
             if lease.length == len(table) * self.granule:
-                table.append(self._new_page(text))
+                table.extend(self.tree.pages[self._cycle[text]].take(1))
         lease.push(token_id)
 
     def release(self, lease: Lease) -> None:
-        """Drop what was not committed."""
+        """Let go; pages that were not committed are free."""
+        held = self._held(lease)
+        for text, table in held.tables.items():
+            self.tree.pages[self._cycle[text]].drop(page for page in table if page is not None)
+        self.tree.states.drop([] if held.state is None else [held.state])
         self.published.close(lease)
 
     def reset(self) -> None:
@@ -182,8 +195,12 @@ class TrtllmV2(Law):
         self.tree.clear()
 
     def check_integrity(self) -> None:
-        """The tree is well formed, and every lease holds a path of it."""
-        self.tree.check_integrity()
+        """The tree is well formed, every lease holds a path of it, and pages are free, in the tree or held."""
+        live = [self._held(lease) for lease in self.published.live]
+        self.tree.check_integrity(
+            [[page for held in live for page in held.tables[text] if page is not None] for text in self._cycle],
+            [held.state for held in live if held.state is not None],
+        )
         for lease in self.published.live:
             held = self._held(lease)
             assert held.committed <= lease.request.prompt_len, "committed past the prompt"
@@ -199,6 +216,19 @@ class TrtllmV2(Law):
             for page in table[self._held(lease).shared[text] :]
         ]
         assert len(set(own)) == len(own), "page owned by two requests"
+
+    def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
+        """As `Law.slots`; TypeError for positions before the window that the request began with."""
+        first, position = start // self.granule, np.arange(start, end)
+        pages = np.array(self._held(lease).tables[self._texts[group]][first : -(-end // self.granule)], np.int64)
+        places: Slots = pages[position // self.granule - first] * self.granule + position % self.granule
+        return places
+
+    def state(self, lease: Lease, group: int, position: int) -> int:
+        """As `Law.state`: one running state, whatever the position."""
+        state = self._held(lease).state
+        assert state is not None
+        return state
 
     def _look_up(self, request: TokenRequest) -> tuple[Expectation, tuple[TreeBlock, ...]]:
         settings, tree = self.settings, self.tree

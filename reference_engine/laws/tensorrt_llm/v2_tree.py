@@ -7,12 +7,13 @@ recurrent page records the one position its state is valid at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from reference_engine.laws.base import Ids
+from reference_engine.laws.parts.counted_blocks import CountedBlocks
 from reference_engine.laws.parts.history import common_prefix
 
 PARTIAL_MATCH_FANOUT = 32
@@ -80,11 +81,14 @@ class RadixTree:
 
     def __init__(self, tokens_per_block: int, cycles: Sequence[AttentionCycle]) -> None:
         self._t, self.cycles = tokens_per_block, tuple(cycles)
+        self.pages, self.states = tuple(CountedBlocks() for _ in cycles), CountedBlocks()
         self.clear()
 
     def clear(self) -> None:
-        """Forget every block."""
+        """Forget every block; nobody else holds a page."""
         self._roots: dict[str | None, TreeBlock] = {}
+        for book in (*self.pages, self.states):
+            book.clear()
 
     def match(self, scope: str | None, ids: Ids, *, partial: bool) -> tuple[Match, int]:
         """Token path of `ids`, whatever its pages hold; and the tokens it would have with parts of blocks allowed."""
@@ -139,7 +143,7 @@ class RadixTree:
     def commit(
         self, scope: str | None, ids: Ids, own: Sequence[Sequence[int | None]], state: int | None, *, window_only: bool
     ) -> None:
-        """Store all of `ids`; a page takes the place of one that covers less.
+        """Store all of `ids`; a page takes the place of one that covers less, and the tree holds it beside others.
 
         `own[cycle][block]`: number of the committing request's own page, None where it only shares one. `state`:
         number of the recurrent state after the last token. `window_only` keeps only the pages that a reuse at
@@ -154,9 +158,9 @@ class RadixTree:
                 number = numbers[index]
                 kept_here = not window_only or index in kept[cycle]
                 if number is not None and kept_here and node.covered(cycle) < len(name):
-                    node.pages[cycle] = Page(number, len(name))
+                    node.pages[cycle] = _replaced(self.pages[cycle], node.pages[cycle], Page(number, len(name)))
             if state is not None and start + t >= len(ids) and (node.state is None or node.state.tokens < len(name)):
-                node.state = Page(state, len(name))
+                node.state = _replaced(self.states, node.state, Page(state, len(name)))
 
     def _child(self, node: TreeBlock, name: Ids) -> TreeBlock:
         """The block of these tokens: the same, one that has them as its beginning, or a new one.
@@ -187,10 +191,19 @@ class RadixTree:
             yield from node.children.values()
             open_nodes.extend(node.children.values())
 
-    def check_integrity(self) -> None:
-        """Short blocks are leaves, no block is the beginning of its sibling, no page covers more than its block."""
+    def check_integrity(self, held: Sequence[Iterable[int]], states: Iterable[int]) -> None:
+        """Short blocks are leaves, no block is the beginning of its sibling, no page covers more than its block.
+
+        `held`, by cycle, and `states` are what requests hold: every other number is in the tree or free.
+        """
+        blocks = list(self.blocks())
+        for cycle, numbers in enumerate(held):
+            own = [block.pages[cycle] for block in blocks]
+            self.pages[cycle].check_integrity([*numbers, *(page.number for page in own if page is not None)])
+        kept = [block.state.number for block in blocks if block.state is not None]
+        self.states.check_integrity([*states, *kept])
         seen: set[tuple[int, int]] = set()
-        for block in self.blocks():
+        for block in blocks:
             assert block.parent is not None and block.parent.children[block.ids.tobytes()] is block
             assert len(block.ids) == self._t or not block.children, "a short block with blocks below it"
             pages = [page for page in (*block.pages, block.state) if page is not None]
@@ -204,3 +217,10 @@ class RadixTree:
                     sibling.ids, block.ids[: len(sibling.ids)]
                 )
                 assert not begins, "a block is the beginning of its sibling"
+
+
+def _replaced(book: CountedBlocks, old: Page | None, new: Page) -> Page:
+    """The tree holds `new` instead of `old`."""
+    book.share([new.number])
+    book.drop([] if old is None else [old.number])
+    return new
