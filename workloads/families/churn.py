@@ -29,7 +29,7 @@ class Churn(Parameters):
     pool: Length = relative("P")
     of_pool: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.5, 1.0, 2.0)
     """Sizes of the working set as shares of the pool."""
-    length: Length = relative("4g")
+    length: Length = relative("4g+60")
     rounds: Annotated[int, Field(ge=2, le=100)] = 2
 
 
