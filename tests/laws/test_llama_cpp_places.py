@@ -14,7 +14,7 @@ from reference_engine.laws.registry import make_law
 from tests.laws.tagged_memory import TaggedMemory
 from vocabulary.engine import TokenRequest
 
-REQUESTS = int(os.environ.get("HITPARITY_PLACES_REQUESTS", "60"))
+REQUESTS = int(os.environ.get("HITPARITY_PLACES", "30"))
 """Per case."""
 SLOT = {"n_ctx_slot": 512, "n_batch": 96, "n_ubatch": 32, "checkpoint_min_step": 16}
 WINDOW: dict[str, Any] = SLOT | {"groups": ["full", "swa:24"], "n_ctx_checkpoints": 3}

@@ -91,8 +91,8 @@ class RamCache:
         self._limit_bytes, self._limit_tokens, self._sizes = limit_bytes, limit_tokens, sizes
         self.stored: list[Stored] = []
 
-    def most(self, slot_cells: int, window: int) -> Most | None:
-        """Bounds, given the cells of a slot and of a copied window; None: there are none."""
+    def most(self, slot_cells: int, window: int, checkpoints: int) -> Most | None:
+        """Bounds, given the cells of a slot and of a copied window, and a slot's checkpoints; None: there are none."""
         limit, sizes = self._limit_bytes, self._sizes
         if limit is None:
             assert self._limit_tokens is not None
@@ -101,8 +101,9 @@ class RamCache:
             tokens = limit // sizes.per_token
         else:
             return None
-        # Checkpoints of one prompt differ in length, so it has no more copies than tokens, and one of its end.
-        cells, states = 2 * tokens * window, 2 * tokens
+        # Checkpoints of one prompt differ in length, so n tokens have at most n of them and the copy of their end, and
+        # no copy has more than n cells: over all n, min(checkpoints, window) + 1 cells per token.
+        cells, states = tokens * (min(checkpoints, window) + 1), 2 * tokens
         if limit is not None and sizes.per_window_cell:
             cells = min(cells, limit // sizes.per_window_cell)
         if limit is not None and sizes.recurrent:

@@ -13,7 +13,9 @@ llama-cpp-python 0.3.36, executed with b11549. A request goes through
 Step 4: with n the common prefix, W the window (0 for recurrent states and for whole memories) and
 `threshold = max(0, n - W)`, one less where the prompt has no token behind n, the memory is used as it is if its first
 position lies below the threshold. A prefix shorter than the window therefore always needs a checkpoint. A window
-checkpoint resumes one position below its end, a recurrent one at its end.
+checkpoint resumes one position below its end, a recurrent one at its end. One that was taken right where another had
+been restored holds one position less than its resume point's window: the hit stands, and the engine computes on a
+window with a hole (`backed_len` 0, `Lease.valid_from`).
 
 Draft models change nothing here: their state travels with the slot and no token is dropped for them.
 """
@@ -186,7 +188,7 @@ class LlamaCppServer(Law):
             self._save_idle(self.ram)
         reuse = self._reuse(slot, ids)
         lease = Lease(request, self._expect(ids, resident, reuse), ids)
-        lease.held = Held(slot)
+        lease.held, lease.valid_from = Held(slot), self._window_from(slot, reuse.hit)
         self._leases.add(lease)
         return lease
 
@@ -397,7 +399,18 @@ class LlamaCppServer(Law):
         backed = None
         if checkpoint is not None and (own := common_prefix(checkpoint.ids, ids)) < hit:
             backed = own
+        if hit and self._window_from(slot, hit):
+            backed = 0
         return Reuse(hit=hit, common=common, cut=cut, moved=moved, backed=backed)
+
+    def _window_from(self, slot: Slot, hit: int) -> int:
+        """First position that the window of the first new token really has; 0: it is whole."""
+        first = slot.memory.first
+        if self.options.window is None:
+            return 0
+        if first is None:
+            return hit
+        return first if first > max(0, hit - self.options.window + 1) else 0
 
     def _cut(self, checkpoint: Checkpoint | None) -> Cause:
         if checkpoint is not None:
@@ -472,7 +485,7 @@ def _layout(options: ServerOptions, ram: RamCache | None) -> Layout | None:
     if options.n_ctx_slot is None:
         return None
     window = 0 if options.window is None else min(options.window, options.window_cells)
-    stored = Most(0, 0, 0) if ram is None else ram.most(options.n_ctx_slot, window)
+    stored = Most(0, 0, 0) if ram is None else ram.most(options.n_ctx_slot, window, options.n_ctx_checkpoints)
     if stored is None:
         return None
     # A new checkpoint is there before the one it replaces goes.
@@ -485,6 +498,6 @@ def _layout(options: ServerOptions, ram: RamCache | None) -> Layout | None:
         sequences=options.n_parallel,
         unified=options.kv_unified,
         copied_tokens=stored.tokens,
-        copied_window_cells=own * window + stored.window_cells,
+        copied_window_cells=own * window + (stored.window_cells if window else 0),
         copied_states=(own + stored.states) if options.recurrent else 0,
     )
