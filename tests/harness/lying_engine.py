@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from adapters.base import EngineSpec
 from adapters.law.adapter import LawAdapter, LawEngine
@@ -31,7 +32,7 @@ class LyingEngine:
         twist: Twist = honest,
         reset_works: bool = True,
         reset_answer: bool = True,
-        **options: int,
+        **options: Any,
     ) -> None:
         spec = EngineSpec(
             engine="law",

@@ -129,9 +129,9 @@ def test_a_poisoned_prompt_shares_nothing_and_holds_the_same_blocks() -> None:
 
 def test_tools_return_to_a_trunk_that_branches_left() -> None:
     sends = sends_of("tools", trunk=40, call=10, note=5, branches=2, depth=2)
-    assert [send.label for send in sends] == ["trunk", "1.1", "1.2", "back 1", "2.1", "2.2", "back 2"]
+    assert [send.label for send in sends] == ["trunk", "1.1", "1.2", "back 1", "2.1", "2.2", "back 2", "again"]
     requests = requests_of(sends)
-    assert [shared(one, other) for one, other in itertools.pairwise(requests)] == [40, 50, 40, 45, 55, 45]
+    assert [shared(one, other) for one, other in itertools.pairwise(requests)] == [40, 50, 40, 45, 55, 45, 40]
 
 
 def test_a_burst_is_sent_at_one_moment() -> None:
