@@ -28,9 +28,10 @@ from reference_engine.laws.llama_cpp.memory import (
 )
 from reference_engine.laws.llama_cpp.places import Layout, Store
 from reference_engine.laws.llama_cpp.slots import NO_IDS
-from reference_engine.laws.memory import Slots
+from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import TokenRequest
+from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup
 from vocabulary.ledger import Cause, Ledger
 
@@ -96,7 +97,9 @@ class LlamaCppPython(Law):
         self.chunks_bind = options.window is not None or options.recurrent
         self._lease: Lease | None = None
         self._clear()
-        if options.n_ctx is not None:
+        if options.n_ctx is None:
+            self.rooms = tuple(Room(group, None) for group in options.groups)
+        else:
             self.rooms = self._store.rooms(options.groups)
 
     def admit(self, request: TokenRequest) -> Lease:
@@ -131,8 +134,8 @@ class LlamaCppPython(Law):
 
     def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
         """As `Law.slots`; positions that are asked for the first time get their places now."""
-        if not self.rooms:
-            return super().slots(lease, group, start, end)
+        if self.options.n_ctx is None:
+            raise LawDoesNotCover(f"{self.id}: an engine needs places in number; set n_ctx")
         return self._store.at(self._places, group, start, end)
 
     def state(self, lease: Lease, group: int, position: int) -> int:

@@ -42,10 +42,11 @@ from reference_engine.laws.llama_cpp.memory import (
 from reference_engine.laws.llama_cpp.places import Copy, Layout, Store
 from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, Most, RamCache
 from reference_engine.laws.llama_cpp.slots import Slot, SlotSet
-from reference_engine.laws.memory import Slots
+from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.parts.chained import Tokens, sequence, tokens_of
 from reference_engine.laws.parts.history import History, common_prefix
 from vocabulary.engine import TokenRequest
+from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup
 from vocabulary.ledger import Cause, Ledger
 
@@ -159,6 +160,8 @@ class LlamaCppServer(Law):
         self._layout = _layout(options, ram)
         if self._layout is not None:
             self.rooms = Store(self._layout, self.moves).rooms(options.groups)
+        elif cells is None:
+            self.rooms = tuple(Room(group, None) for group in options.groups)
         self.pool_tokens = None if cells is None else cells * (1 if options.shared else options.n_parallel)
         self.chunks_bind = not options.whole
         self.reset_forgets_all = ram is not None or options.n_parallel == 1
@@ -220,7 +223,7 @@ class LlamaCppServer(Law):
         """As `Law.slots`; positions that are asked for the first time get their places now."""
         slot = self._held(lease).slot
         if self._layout is None:
-            return super().slots(lease, group, start, end)
+            raise LawDoesNotCover(f"{self.id}: an engine needs places in number; set n_ctx_slot, state_bytes_per_token")
         self._make_room(slot, end)
         return self._store.at(slot.places, group, start, end)
 
