@@ -155,7 +155,7 @@ class ModelConfig:
                 norm_eps=raw["rms_norm_eps"],
                 activation="gelu_tanh" if raw["model_type"] == "gemma3_text" else "silu",
                 delta=_delta(raw) if Kind.GDN in kinds else None,
-                mtp=_mtp_layers(path, raw) == 1,
+                mtp=_mtp_layers(raw) > 0,
                 tied_head=raw.get("tie_word_embeddings", raw["model_type"] == "gemma3_text"),
                 stored_dtype=raw.get("dtype") or raw["torch_dtype"],
             )
@@ -221,11 +221,9 @@ def _delta(raw: dict[str, Any]) -> DeltaSizes:
     )
 
 
-def _mtp_layers(path: Path, raw: dict[str, Any]) -> int:
+def _mtp_layers(raw: dict[str, Any]) -> int:
     """Key of Qwen3.5, else of Qwen3-Next (vLLM 0.32.0, models/qwen3_5_mtp.py and qwen3_next_mtp.py)."""
     layers: int = raw.get("mtp_num_hidden_layers", raw.get("num_nextn_predict_layers", 0))
-    if layers > 1:
-        raise _not_implemented(path, "mtp_num_hidden_layers", layers, 1)
     return layers if raw["model_type"] in _HYBRIDS else 0
 
 
@@ -240,6 +238,7 @@ def _refuse_unsupported(path: Path, raw: dict[str, Any]) -> None:
         "attn_logit_softcapping": (raw.get("attn_logit_softcapping"), None),
         "final_logit_softcapping": (raw.get("final_logit_softcapping"), None),
         "use_bidirectional_attention": (raw.get("use_bidirectional_attention") or False, False),
+        "mtp_num_hidden_layers": (max(_mtp_layers(raw), 1), 1),
         "layers with experts": (_expert_layers(raw), 0),
     }
     del wanted["hidden_act" if gemma else "hidden_activation"]

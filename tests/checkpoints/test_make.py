@@ -30,6 +30,7 @@ WEIGHTS_OF_SEED_0 = {
     "tiny-llama": "a850a3fa7762c37d",
     "tiny-gemma3": "13a2f1c3bdc23f4c",
     "tiny-qwen3.5": "97ffe4f39d16ee70",
+    "tiny-qwen3.5-mtp": "81d00ced579a57e0",
 }
 
 

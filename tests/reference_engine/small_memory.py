@@ -32,6 +32,7 @@ class Sequential:
     def __init__(
         self, directory: Path, backend: str | Backend = "fused", groups: Sequence[str] | None = None, slots: int = SLOTS
     ) -> None:
+        torch.set_num_threads(1)  # a second one waits more than it helps at these sizes
         self.config = ModelConfig.read(directory)
         self.groups = parse_groups(groups or self.config.groups)
         types, places = resolve_compute("float32", "auto", "float32", CPU), assign(self.config, self.groups)
