@@ -25,8 +25,18 @@ MTP: dict[str, dict[str, Any]] = {
 
 
 def explain(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; with --request.")] = None,
-    request: Annotated[str | None, typer.Option(metavar="ID", help="Request of RUN.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN|TRACE]", help="A run folder, with --request; or a trace file, with --engine."),
+    ] = None,
+    request: Annotated[str | None, typer.Option(metavar="ID", help="Request of RUN, or line of TRACE.")] = None,
+    first: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N requests of TRACE.")] = None,
+    trace_format: Annotated[
+        str | None, typer.Option("--format", help="Format of TRACE; its first line tells otherwise.")
+    ] = None,
+    skip_malformed: Annotated[
+        bool, typer.Option("--skip-malformed", help="Leave out malformed rows of TRACE.")
+    ] = False,
     case: Annotated[str | None, typer.Option(metavar="FILE[:ID]", help="Cases to explain.")] = None,
     lengths: Annotated[
         str | None, typer.Option("--prompt-lengths", metavar="N,...", help="Prompts of these lengths, in this order.")
@@ -54,7 +64,14 @@ def explain(
     if len(given) != 1:
         raise UsageError(f"give one of RUN, --case and --prompt-lengths, not {' and '.join(given) or 'none'}")
     levers = not without_levers
-    if run is not None:
+    if run is not None and run.is_file():
+        worlds = _configured(engine, _options(groups, option, page), mtp, "a trace")
+        trace = (run, trace_format, first, skip_malformed)
+        if request is None:
+            _traffic(trace, worlds, levers, as_json)
+            return
+        blocks = [_line(trace, request, worlds, levers)]
+    elif run is not None:
         blocks = [_recorded(run, request, levers)]
     elif case is not None:
         blocks = _cases(case, engine, levers)
@@ -87,24 +104,65 @@ def _lengths(
     from harness.cases.format import Case
     from harness.explain.sequence import from_lengths, parse_lengths
 
-    if not all(engine.strip() for engine in engines):
-        raise UsageError("--engine '': name a law of `hitparity list laws`, such as vllm@0.32")
-    if not engines:
-        raise UsageError("--prompt-lengths needs --engine, such as --engine vllm@0.32 (`hitparity list laws`)")
+    configured = _configured(engines, options, mtp, "--prompt-lengths")
     requests = from_lengths(parse_lengths(text), relation, times)
     cases = []
-    for law_id in engines:
-        given = dict(options)
-        system = law_id.partition("@")[0].removesuffix("-ascend")
-        if mtp and system not in MTP:
-            raise UsageError(f"--mtp: {law_id} has no drafter that touches its lookup; there are {', '.join(MTP)}")
-        given |= MTP[system] if mtp else {}
+    for law_id, given in configured:
         groups = tuple(given.pop("groups", ("full",)))
         cases.append(Case(id=law_id, source="", engine=law_id, groups=groups, options=given, requests=requests))
     mistakes = [mistake for one in cases if (mistake := _mistake(one)) is not None]
     if len(mistakes) == len(cases):  # beside another engine it is told in its row
         raise mistakes[0]
     return _blocks(cases, levers)
+
+
+def _configured(engines: list[str], options: dict[str, Any], mtp: bool, what: str) -> list[tuple[str, dict[str, Any]]]:
+    """Law ids with their options."""
+    if not all(engine.strip() for engine in engines):
+        raise UsageError("--engine '': name a law of `hitparity list laws`, such as vllm@0.32")
+    if not engines:
+        raise UsageError(f"{what} needs --engine, such as --engine vllm@0.32 (`hitparity list laws`)")
+    found = []
+    for law_id in engines:
+        system = law_id.partition("@")[0].removesuffix("-ascend")
+        if mtp and system not in MTP:
+            raise UsageError(f"--mtp: {law_id} has no drafter that touches its lookup; there are {', '.join(MTP)}")
+        found.append((law_id, options | (MTP[system] if mtp else {})))
+    return found
+
+
+TraceAsked = tuple[Path, str | None, int | None, bool]
+
+
+def _traffic(asked: TraceAsked, worlds: list[tuple[str, dict[str, Any]]], levers: bool, as_json: bool) -> None:
+    from harness.explain import traffic_show
+    from harness.explain.traffic import trace_file, traffic
+
+    path, trace_format, first, skip_malformed = asked
+    trace = trace_file(path, trace_format, first, skip_malformed=skip_malformed)
+    found = [traffic(trace, law_id, options, with_changes=levers) for law_id, options in worlds]
+    if as_json:
+        typer.echo(json.dumps(traffic_show.as_json(found), indent=1))
+        return
+    console = terminal()
+    for line in traffic_show.lines(found, str(path)):
+        console.print(line, soft_wrap=True)
+
+
+def _line(asked: TraceAsked, request: str, worlds: list[tuple[str, dict[str, Any]]], levers: bool) -> Block:
+    from harness.explain.show import Block
+    from harness.explain.traffic import trace_file, world_at
+
+    path, trace_format, first, skip_malformed = asked
+    if not (request.isascii() and request.isdigit()):
+        raise UsageError(f"--request {request!r}: a line number of {path} is needed")
+    trace = trace_file(path, trace_format, first, skip_malformed=skip_malformed)
+    rows = []
+    for law_id, options in worlds:
+        world, reported = world_at(trace, int(request), law_id, options)
+        rows.append(_row(law_id, world, levers, reported))
+    length = world.sent[-1].request.prompt_len
+    return Block(title=f"{path}, line {request}: {length} tokens", rows=tuple(rows))
 
 
 def _cases(text: str, engines: list[str], levers: bool) -> list[Block]:

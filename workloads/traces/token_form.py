@@ -30,7 +30,7 @@ class TokenForm:
 
     def __init__(self, vocab_size: int, seed: int = 0, *, reserved: frozenset[int] = frozenset()) -> None:
         """IDs are drawn from `[0, vocab_size)` without `reserved`."""
-        self._begin(np.array([i for i in range(vocab_size) if i not in reserved], np.int32), seed)
+        self._begin(np.setdiff1d(np.arange(vocab_size, dtype=np.int32), list(reserved), assume_unique=True), seed)
 
     @classmethod
     def of(cls, drawable: npt.NDArray[np.integer[Any]], seed: int) -> Self:

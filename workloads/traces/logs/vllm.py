@@ -5,7 +5,8 @@
     DEBUG 11-30 01:48:46 [...] Generated response chatcmpl-1 details: output_token_ids: [523, 480]
 
 Read in vLLM 0.32.0, vllm/entrypoints/serve/utils/request_logger.py, and from a server's own log. Answers are logged
-with `--enable-log-outputs`, for chats only. The log shows no cache salt, times by the second and no year.
+with `--enable-log-outputs`, for chats only; a cache salt only in the request's JSON body, another line of the same
+level. Times are by the second and without a year.
 `--max-log-len` cuts prompts without a word: the longest length is noted where many prompts have it exactly.
 """
 
@@ -27,6 +28,10 @@ PROMPT = re.compile(
 )
 RECEIVED = re.compile(r"\bReceived request (\S+): params: (.*), lora_request: (.*)\.\s*$", re.DOTALL)
 ANSWER = re.compile(r"\bGenerated response (\S+)( \(streaming \w+\))? details: output_token_ids: (\[[\d, ]*\]|None)")
+BODY = re.compile(r"\bRequest (\S+) JSON body: (\{.*)", re.DOTALL)
+SALT = re.compile(r'"cache_salt":"((?:[^"\\]|\\.)*)"')
+NUMBER = re.compile(r"-\d+$")
+"""Behind the name of a request in the name of its prompt, unless it is a chat."""
 LORA_NAME = re.compile(r"lora_name='([^']*)'")
 MAX_TOKENS = re.compile(r"\bmax_tokens=(\d+)")
 CLOCK = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
@@ -36,45 +41,79 @@ SUSPICIOUS = 3
 
 def read(path: Path, report: LogReport) -> Iterator[LoggedRequest]:
     """Requests in the order of arrival. UsageError where the file cannot be read."""
-    waiting = InOrder()
-    lengths: Counter[int] = Counter()
+    log = _Log(report)
     for number, raw in lines(path):
         text = raw.decode(errors="replace")
         if found := PROMPT.search(text):
-            name, ids = found.groups()
-            if ids == "None":
-                report.skip(number, f"request {name} has no token IDs (embeddings)")
-                continue
-            request = LoggedRequest(line=number, ids=_ids(ids), arrival_ns=_clock_ns(text))
-            lengths[len(request.ids)] += 1
-            waiting.arrived(name, request)
+            log.prompt(number, text, *found.groups())
         elif found := RECEIVED.search(text):
-            name, params, lora = found.groups()
-            known = waiting.get(name)
-            if known is None:
-                report.skip(number, f"request {name} came without token IDs; VLLM_LOGGING_LEVEL=DEBUG shows them")
-                continue
-            if adapter := LORA_NAME.search(lora):
-                known.lora = adapter.group(1)
-            if limit := MAX_TOKENS.search(params):
-                known.output_len = int(limit.group(1))
-            if not name.startswith("chatcmpl-"):
-                yield from waiting.finished(name)
+            yield from log.received(number, *found.groups())
         elif found := ANSWER.search(text):
-            name, streaming, ids = found.groups()
-            known = waiting.get(name)
-            if known is not None and ids != "None" and streaming != " (streaming delta)":
-                known.output_ids = _ids(ids)
-                yield from waiting.finished(name)
-    yield from waiting.rest()
-    if lengths and lengths[max(lengths)] >= SUSPICIOUS:
-        report.notes.append(
-            f"{lengths[max(lengths)]} prompts have exactly {max(lengths)} tokens and none has more: if --max-log-len "
-            f"was set, they were cut in the log"
-        )
-    report.notes.append(
-        "the log shows no cache salts: requests that never share look as if they did where clients use any"
-    )
+            yield from log.answer(*found.groups())
+        elif found := BODY.search(text):
+            log.body(*found.groups())
+    yield from log.waiting.rest()
+    log.note()
+
+
+class _Log:
+    """What is known at some line of the log."""
+
+    def __init__(self, report: LogReport) -> None:
+        self.waiting = InOrder()
+        self._report = report
+        self._lengths: Counter[int] = Counter()
+        self._salts: dict[str, str] = {}
+        self._bodies = False
+
+    def body(self, request: str, body: str) -> None:
+        self._bodies = True
+        if found := SALT.search(body):
+            self._salts[request] = found.group(1)
+
+    def prompt(self, line: int, text: str, name: str, ids: str) -> None:
+        if ids == "None":
+            self._report.skip(line, f"request {name} has no token IDs (embeddings)")
+            return
+        request = name.removeprefix("chat").removeprefix("cmpl-")
+        salt = self._salts.pop(request, None) or self._salts.pop(NUMBER.sub("", request), None)
+        made = LoggedRequest(line=line, ids=_ids(ids), arrival_ns=_clock_ns(text), namespace=salt)
+        self._lengths[len(made.ids)] += 1
+        self.waiting.arrived(name, made)
+
+    def received(self, line: int, name: str, params: str, lora: str) -> Iterator[LoggedRequest]:
+        known = self.waiting.get(name)
+        if known is None:
+            self._report.skip(line, f"request {name} came without token IDs; VLLM_LOGGING_LEVEL=DEBUG shows them")
+            return
+        if adapter := LORA_NAME.search(lora):
+            known.lora = adapter.group(1)
+        if limit := MAX_TOKENS.search(params):
+            known.output_len = int(limit.group(1))
+        if not name.startswith("chatcmpl-"):
+            yield from self.waiting.finished(name)
+
+    def answer(self, name: str, streaming: str | None, ids: str) -> Iterator[LoggedRequest]:
+        known = self.waiting.get(name)
+        if known is None:
+            return
+        if ids != "None":
+            before = [] if known.output_ids is None else [known.output_ids]
+            known.output_ids = np.concatenate([*before, _ids(ids)])
+        if streaming != " (streaming delta)":
+            yield from self.waiting.finished(name)
+
+    def note(self) -> None:
+        longest = max(self._lengths, default=0)
+        if self._lengths[longest] >= SUSPICIOUS:
+            self._report.notes.append(
+                f"{self._lengths[longest]} prompts have exactly {longest} tokens and none has more: if --max-log-len "
+                f"was set, they were cut in the log"
+            )
+        if not self._bodies:
+            self._report.notes.append(
+                "no cache salts were logged: where clients use any, requests seem to share that never do"
+            )
 
 
 def _ids(text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
