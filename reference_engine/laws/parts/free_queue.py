@@ -65,9 +65,10 @@ class FreeQueue:
         taken: list[Slots] = []
         while count and self._runs:
             run, stamp = self._runs.popleft()
-            if len(run) > 2 * count:  # look at no more of a long run than is likely to do
-                self._runs.appendleft((run[2 * count :], stamp))
-                run = run[: 2 * count]
+            part = max(2 * count, 1024)
+            if len(run) > part:  # look at no more of a long run than is likely to do
+                self._runs.appendleft((run[part:], stamp))
+                run = run[:part]
             self._entries -= len(run)
             live = run[self._stamps[run] == stamp]
             if len(live) > count:

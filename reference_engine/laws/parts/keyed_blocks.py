@@ -53,13 +53,13 @@ class KeyedBlocks:
 
     def holders(self, group: int, keys: Slots) -> Slots:
         """The block that holds each key in a group; 0: none."""
-        found: Slots = self._holder[group, keys]
+        found: Slots = self._holder[group][keys]
         return found
 
     def found(self, groups: tuple[int, ...], keys: Slots, *, ever: bool = False) -> Mask:
         """Which keys are held in all of `groups`; `ever`: or would be if nothing had been evicted."""
         table = self._ever if ever else self._holder
-        found: Mask = table[groups[0], keys] != 0
+        found: Mask = table[groups[0]][keys] != 0
         for group in groups[1:]:
             found &= table[group, keys] != 0
         return found
@@ -77,17 +77,19 @@ class KeyedBlocks:
             self._key = np.concatenate([self._key, np.zeros(more, np.int64)])
             self._group = np.concatenate([self._group, np.zeros(more, np.int16)])
             self._tokens = np.concatenate([self._tokens, np.zeros(more, np.int64)])
-        if self._key[blocks].any():
+        keyed = self._key[blocks]
+        if keyed.any():
             self.evicted = True
-            self.forget(blocks)
+            self.forget(blocks if keyed.all() else blocks[keyed != 0])
         self._refs[blocks] = 1
         return blocks
 
     def share(self, blocks: Slots) -> None:
         """One more reference each; a block that was free leaves the queue."""
         if len(blocks):
-            self.queue.remove(blocks[self._refs[blocks] == 0])
-            self._refs[blocks] += 1
+            refs = self._refs[blocks]
+            self.queue.remove(blocks[refs == 0] if refs.any() else blocks)
+            self._refs[blocks] = refs + 1
 
     def retain(self, block: int) -> None:
         """One more reference to a block that is referenced already."""
@@ -100,12 +102,14 @@ class KeyedBlocks:
         """
         if not len(blocks):
             return
-        self._refs[blocks] -= 1
-        freed = blocks[self._refs[blocks] == 0]
+        refs = self._refs[blocks] - 1
+        self._refs[blocks] = refs
+        freed = blocks[refs == 0] if refs.any() else blocks
         if self.num_blocks is None or sort:
             keyed = self._key[freed] != 0
-            self.queue.prepend(freed[~keyed])
-            freed = freed[keyed]
+            if not keyed.all():
+                self.queue.prepend(freed[~keyed])
+                freed = freed[keyed]
         if self.num_blocks is not None:
             self.queue.append(freed)
 
@@ -121,10 +125,12 @@ class KeyedBlocks:
 
     def publish(self, group: int, keys: Slots, blocks: Slots, tokens: Slots) -> None:
         """Make blocks findable; a block that had a shorter prefix's key loses it (it has been filled since)."""
-        old = blocks[self._key[blocks] != 0]
-        if len(old):
-            self.forget(old)
-        self._key[blocks], self._group[blocks], self._tokens[blocks] = keys, group, tokens
+        had = self._key[blocks]
+        if had.any():
+            self.forget(blocks[had != 0])
+        self._key[blocks], self._tokens[blocks] = keys, tokens
+        if group:  # entries of blocks without a key are 0
+            self._group[blocks] = group
         self._enter(group, keys, blocks)
 
     def publish_also(self, group: int, key: int, block: int, tokens: int) -> None:
@@ -156,15 +162,20 @@ class KeyedBlocks:
 
     def forget(self, blocks: Slots) -> None:
         """The blocks' content can no longer be found."""
-        keyed = blocks[self._key[blocks] != 0]
+        keys = self._key[blocks]
+        keyed = blocks if keys.all() else blocks[keys != 0]
         if not len(keyed):
             return
         keys, groups = self._key[keyed], self._group[keyed]
         self._key[keyed] = 0
+        if self.groups > 1:
+            self._group[keyed] = 0
         if self._others or self._more:
             for block, key, group in zip(keyed.tolist(), keys.tolist(), groups.tolist(), strict=True):
                 for each in (key, *self._more.pop(block, ())):
                     self._leave(group, each, block)
+        elif self.groups == 1:
+            self._holder[0][keys] = 0
         else:
             self._holder[groups, keys] = 0
 

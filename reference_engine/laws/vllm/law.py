@@ -57,8 +57,7 @@ class VllmLaw(Law):
         super().__init__()
         self.plan, self.id, self.granule = plan, plan.switches.law_id, plan.alignment
         self.pool_tokens = None if plan.num_blocks is None else (plan.num_blocks - 1) * max(k.block for k in plan.kinds)
-        usable = None if plan.num_blocks is None else plan.num_blocks - 1
-        self.rooms = tuple(Room(group, _room_slots(group, usable)) for group in plan.groups)
+        self.rooms = tuple(Room(group, _room_slots(group, plan.num_blocks)) for group in plan.groups)
         self.drafts = plan.drafts
         self.chunks_bind = plan.hybrid or plan.kinds[0].kind is not Kind.FULL
         self.radix = KeyRadix(plan.unit, plan.lookahead)
@@ -186,15 +185,15 @@ class VllmLaw(Law):
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
-        """As `Law.slots`; block 1 begins at place 0."""
+        """As `Law.slots`; block 0, which stands for "none held", has places too, as in vLLM."""
         table, position = _held(lease).tables[group], np.arange(start, end)
-        places: Slots = (table.table[position // table.block] - 1) * table.block + position % table.block
+        places: Slots = table.table[position // table.block] * table.block + position % table.block
         return places
 
     def state(self, lease: Lease, group: int, position: int) -> int:
         """As `Law.state`: a block is a state."""
         table = _held(lease).tables[group]
-        return int(table.table[(position - 1) // table.block]) - 1
+        return int(table.table[(position - 1) // table.block])
 
     def stores(self, lease: Lease, group: int, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """As `Law.stores`: block boundaries that have a block, and the end."""
@@ -246,6 +245,8 @@ class VllmLaw(Law):
         places = reach.table
         if table.kind.kind is Kind.FULL:
             places = places[: -(-found.hit // block)]
+        if table.kind.kind is Kind.FULL and reach.tail_key is None:  # all blocks from the first one on
+            return self.blocks.holders(table.member, keys[per - 1 : len(places) * per : per])
         if not len(places):
             return np.zeros(reach.length // block if table.kind.kind is not Kind.FULL else 0, np.int64)
         blocks = np.zeros(int(places[-1]) + 1, np.int64)

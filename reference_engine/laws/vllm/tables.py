@@ -41,7 +41,7 @@ class Copies:
         """A block of one group is copied before the next call reads or writes it."""
         self.ends += [source, copy]
         places = np.arange(1 if state else block)
-        self._moves.add(member, (source - 1) * len(places) + places, (copy - 1) * len(places) + places)
+        self._moves.add(member, source * len(places) + places, copy * len(places) + places)
 
     def release(self, blocks: KeyedBlocks) -> None:
         """Give both ends of every copy back."""
@@ -155,16 +155,19 @@ class GroupTable:
         start = self.published
         if start >= stop:
             return
-        places = np.arange(start, stop)
-        keep = self._table[start:stop] != 0
-        if (mask := self._mask(start, stop, what)) is not None:
-            keep &= mask
-        places = places[keep]
-        if len(places):
-            self.blocks.publish(
-                self.member, what.keys[(places + 1) * per - 1], self._table[places], (places + 1) * self.block
-            )
         self.published = stop
+        ends, blocks = np.arange(start + 1, stop + 1), self._table[start:stop]
+        mask = self._mask(start, stop, what)
+        if mask is None and blocks.all():
+            keys = what.keys[(start + 1) * per - 1 : stop * per : per]
+            self.blocks.publish(self.member, keys, blocks, ends * self.block)
+            return
+        keep = blocks != 0
+        if mask is not None:
+            keep &= mask
+        ends = ends[keep]
+        if len(ends):
+            self.blocks.publish(self.member, what.keys[ends * per - 1], blocks[keep], ends * self.block)
 
     def _publish_tail(self, what: Publishing) -> None:
         """The prompt's last whole unit, where it ends inside a block."""
