@@ -54,6 +54,8 @@ def world_of(run: Run, cell: CellManifest, record: RequestRecord) -> World:
                 f"{probe.request_id}: the prompt drawn again is not the recorded one; was it measured with another "
                 f"hitparity, model or document?"
             )
+        if send.reset_before:
+            sent.clear()
         sent.append(Sent(request, probe.output_ids))
         outputs.append(probe.output_ids)
         if probe.request_id == record.request_id:

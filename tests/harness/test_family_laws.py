@@ -14,13 +14,16 @@ from checkpoints import Checkpoint
 from harness.cell import CellOutcome, CellRun
 from harness.cli import app
 from harness.experiment import Checks, load_experiment
+from harness.explain.recorded import world_of
 from harness.interrupt import Interrupt
 from harness.judge import Judge
 from harness.plan import Cell, PlannedWorkload, plan, scale_of
+from harness.progress import ConsoleProgress
 from harness.records import FindingKind, RequestRecord, Role
-from harness.store import RequestLog
+from harness.runner import Runner, open_run
+from harness.store import RequestLog, load_run
 from vocabulary.engine import Reply, TokenRequest
-from vocabulary.errors import UsageError
+from vocabulary.errors import ExitCode, LawDoesNotCover, UsageError
 from vocabulary.ledger import Cause
 from workloads.registry import FAMILIES
 from workloads.source import TokenSource
@@ -205,6 +208,46 @@ def test_what_a_burst_did_not_find_was_in_flight(play: Play, monkeypatch: pytest
     ran = play("burst", VLLM, {"block_size": 16}, length=65, own=9, count=2, serial=1)
     assert ran[1][0].by_cause() == {Cause.NOVEL: 74}
     assert ran[1][1].by_cause() == {Cause.IN_FLIGHT: 65, Cause.NOVEL: 9}
+
+
+EXPERIMENT = """
+name = "bursts"
+models = ["tiny-qwen3"]
+[[engine]]
+name = "law"
+law = "vllm@0.32"
+label = "blocks of 32"
+options = { block_size = 32 }
+[[engine]]
+name = "law"
+law = "vllm@0.32"
+options = { block_size = 16 }
+[[workload]]
+family = "burst"
+length = "4g+1"
+engines = ["blocks of 32"]
+[[workload]]
+family = "churn"
+engines = ["law"]
+"""
+
+
+def test_a_run_keeps_the_lengths_of_its_engine_and_explains_what_follows_a_reset(tmp_path: Path) -> None:
+    file = tmp_path / "bursts.toml"
+    file.write_text(EXPERIMENT, encoding="utf-8")
+    experiment = load_experiment(file)
+    groups = plan(experiment)
+    folder = open_run(experiment, file, groups, tmp_path / "results", resume=False)
+    assert Runner(experiment, file, folder, ConsoleProgress()).run(groups) is ExitCode.USAGE  # churn: unbounded pools
+    run = load_run(folder)
+    burst, *churns = sorted(run.cells, key=lambda cell: cell.workload)
+    assert [cell.workload for cell in (burst, *churns)] == ["burst", "churn", "churn"]  # a label names one, a name all
+    assert burst.parameters["length"] == 129
+    assert all("unbounded" in cell.why and cell.parameters["rounds"] == 2 for cell in churns)
+    probes = {r.label: r for r in run.requests if r.role is Role.PROBE}
+    assert len(world_of(run, burst, probes["alone 2"]).sent) == 2
+    with pytest.raises(LawDoesNotCover, match="sent together"):
+        world_of(run, burst, probes["after 1"])
 
 
 @pytest.mark.parametrize(
