@@ -86,6 +86,18 @@ def test_requests_that_take_turns(options: dict[str, Any]) -> None:
         law.check_integrity()
 
 
+def test_a_checkpoint_taken_where_another_was_restored_leaves_a_hole() -> None:
+    """Its copy holds one position less than a window, as the cut at the resume point had taken the newest."""
+    _, memory = followed("llama.cpp", WINDOW)
+    trunk, answers = list(range(62)), list[tuple[int, int | None]]()
+    for number in range(3):
+        ids = (*trunk, *[1000 + number] * (3, 30, 3)[number])
+        request = TokenRequest(request_id=str(number), ids=ids, max_tokens=300)
+        expectation = memory.serve(request, [7 + number] * 300)
+        answers.append((expectation.hit_len, expectation.backed_len))
+    assert answers == [(0, None), (60, None), (59, 0)]
+
+
 def go_on(running: list[Iterator[Expectation]], rng: random.Random) -> None:
     """One step of one of them."""
     if running and next(chosen := rng.choice(running), None) is None:
