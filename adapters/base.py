@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from checkpoints import Checkpoint
 from vocabulary.engine import Engine, Mode
+from vocabulary.errors import UsageError
 
 
 class Options(BaseModel):
@@ -61,8 +62,11 @@ class Adapter(ABC):
     """Version that the pinned requirements install."""
     options: ClassVar[type[Options]]
 
-    def check(self, spec: EngineSpec) -> None:  # noqa: B027  (most adapters have nothing more to check)
+    def check(self, spec: EngineSpec) -> None:
         """Refuse, before anything starts, a configuration that cannot work; raises UsageError."""
+        if spec.law is not None:
+            known = '"law" and "reference"; a real engine has the law of its version and options'
+            raise UsageError(f"engine {spec.engine!r}: key 'law' belongs to {known}")
 
     @abstractmethod
     def start(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> Engine:

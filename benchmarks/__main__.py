@@ -1,14 +1,19 @@
-"""Run the benchmarks named on the command line (default: all) and write benchmarks/results/<name>.json."""
+"""Run the benchmarks named on the command line (default: all but soak) and write benchmarks/results/<name>.json.
+
+`python -m benchmarks soak --minutes 60`
+"""
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import functools
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import calibration, client_floor, law_speed, overhead, ttft
+from benchmarks import calibration, client_floor, law_speed, overhead, soak, ttft
 from benchmarks.page import write_page
 from harness.machine import machine_facts
 
@@ -24,13 +29,18 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> int:
     """Measure and print; 2 for an unknown name."""
-    names = sys.argv[1:] or list(BENCHMARKS)
-    if unknown := [name for name in names if name not in BENCHMARKS]:
-        print(f"unknown benchmark {unknown[0]!r}; known: {', '.join(BENCHMARKS)}", file=sys.stderr)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*BENCHMARKS, "soak"]))
+    parser.add_argument("--minutes", type=float, default=60, help="how long soak runs (default: 60)")
+    asked = parser.parse_args()
+    known = BENCHMARKS | {"soak": functools.partial(soak.measure, asked.minutes)}
+    names = asked.names or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in known]:
+        print(f"unknown benchmark {unknown[0]!r}; known: {', '.join(known)}", file=sys.stderr)
         return 2
     RESULTS.mkdir(exist_ok=True)
     for name in names:
-        rows = BENCHMARKS[name]()
+        rows = known[name]()
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         document = {"benchmark": name, "date": today, "machine": machine_facts(), "rows": rows}
         (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

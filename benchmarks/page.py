@@ -20,6 +20,10 @@ MEANINGS = {
     "how often an unchanged candidate passes (the rest is inconclusive). benchmarks/calibration.py says what the kinds "
     "of noise are. `starts` is what no statistics over the pairs of one process start can see: give a threshold well "
     "above what two starts differ by.",
+    "soak": "The same cells on engines that are started again and again (`python -m benchmarks soak --minutes 60`, a "
+    "third for each engine): memory of harness and engine, requests per second and open descriptors, medians of the "
+    "first and the last third of the starts. `engine_growth_in_a_start_mib`: memory of the engine's processes from the "
+    "second cell to the sixth.",
     "ttft": "Cold and warm TTFT of SmolLM2-135M, 14 tokens behind the shared part, pairs interleaved, one engine at a "
     "time; medians. The ratio of a row is the result, engines stand side by side for orientation only. `dtype` is what "
     "the engine multiplies in; the reference engine computes bf16 weights in float32 where the CPU has no bf16 "

@@ -5,6 +5,7 @@ Outputs are drawn from a hash of the prompt, so that workloads that send outputs
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,11 @@ class LawAdapter(Adapter):
     options = LawOptions
 
     def check(self, spec: EngineSpec) -> None:
-        """The law exists and covers the options."""
+        """The law exists and covers the options, and no key asks for what only an engine has."""
+        plain = EngineSpec(engine=self.name, version="", mode=spec.mode, options=spec.options, law=spec.law)
+        for key in dataclasses.fields(spec):
+            if getattr(spec, key.name) != getattr(plain, key.name):
+                raise UsageError(f'engine "law": key {key.name!r} has no meaning, as no engine runs; leave it out')
         self._law(spec)
 
     def start(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> LawEngine:

@@ -23,6 +23,7 @@ class SglangLookupAdapter(Adapter):
 
     def check(self, spec: EngineSpec) -> None:
         """Page sizes that contradict each other."""
+        super().check(spec)
         assert isinstance(spec.options, SglangLookupOptions)
         spec.options.given()
 

@@ -112,18 +112,27 @@ def key() -> str:
     return found.key
 
 
+@pytest.mark.fault("interpreter gone from a built environment", "environments", "does not run", 4)
+@pytest.mark.fault("two builds of one environment at once", "environments", "waiting: another process holds", 0)
 def test_two_processes_at_once_build_once(folder: Path, build: Build) -> None:
     with build() as first, build() as second:
         said = [first.communicate()[1], second.communicate()[1]]
     assert (first.returncode, second.returncode) == (0, 0), said
     assert sum("building" in text for text in said) == 1
+    assert sum("waiting: another process holds" in text for text in said) == 1
     python = environments.python_for(spec())
     subprocess.run([python, "-c", "import made_up_engine"], check=True, cwd="/")
     (only,) = environments.environments()
     assert only.complete
     assert only.size_bytes() > 1000
+    python.unlink()
+    with pytest.raises(EngineUnavailable, match=r"remove and build it again with `hitparity env create.* does not run"):
+        environments.python_for(spec())
 
 
+@pytest.mark.fault(
+    "build killed half-way", "environments", "has no environment yet; build it with `hitparity env create", 4
+)
 def test_killed_half_way_is_never_used_and_is_rebuilt(folder: Path, build: Build, tmp_path: Path) -> None:
     with build() as victim:
         half = tmp_path / "cache" / "envs" / key()
@@ -131,7 +140,7 @@ def test_killed_half_way_is_never_used_and_is_rebuilt(folder: Path, build: Build
             time.sleep(0.01)
         victim.kill()
     assert [env.complete for env in environments.environments()] == [False]
-    with pytest.raises(EngineUnavailable, match="hitparity env create made-up"):
+    with pytest.raises(EngineUnavailable, match="has no environment yet; build it with `hitparity env create made-up"):
         environments.python_for(spec())
     (half / "left-over").touch()
     environments.create("made-up", "1.0", "cpu", silent)
@@ -169,9 +178,12 @@ def test_source_build_is_compiled_once_and_kept_as_a_wheel(
         environments.remove("made-up", None, silent)
 
 
+@pytest.mark.fault("half-downloaded wheel", "environments", "installing failed...torn-1.0", 4)
 def test_failed_build_shows_the_end_of_pips_output(folder: Path) -> None:
-    (folder / "requirements-cpu.txt").write_text(f"{folder}/absent-1.0-py3-none-any.whl\n")
-    with pytest.raises(EngineUnavailable, match=r"(?s)installing failed.*absent-1\.0"):
+    torn = folder / "torn-1.0-py3-none-any.whl"
+    torn.write_bytes(wheel(folder).read_bytes()[:200])
+    (folder / "requirements-cpu.txt").write_text(f"{torn}\n")
+    with pytest.raises(EngineUnavailable, match=r"(?s)installing failed.*torn-1\.0"):
         environments.create("made-up", "1.0", "cpu", silent)
     assert not any(env.complete for env in environments.environments())
 

@@ -256,6 +256,7 @@ def test_port_in_use(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> 
             LlamaCppAdapter().start(engine_spec("llama.cpp", port=port), checkpoint("tiny-qwen3"), tmp_path)
 
 
+@pytest.mark.fault("crash at start", "llama.cpp (real)", "while starting...engine.log", 4)
 def test_engine_that_dies_while_starting(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     """A quantised V cache needs flash attention; llama.cpp says so in its log."""
     with pytest.raises(EngineUnavailable, match=r"(?s)while starting.*engine\.log"):
@@ -263,11 +264,12 @@ def test_engine_that_dies_while_starting(engine_spec: Specs, checkpoint: Models,
     assert "flash_attn" in (tmp_path / "engine.log").read_text(encoding="utf-8", errors="replace")
 
 
+@pytest.mark.fault("killed between requests", "llama.cpp (real)", "was killed by signal SIGKILL", 4)
 def test_server_killed_between_requests(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
     with started(engine_spec("llama.cpp", n_threads=1), checkpoint("tiny-qwen3"), tmp_path) as engine:
         child = engine._process.child.pid
         os.kill(child, signal.SIGKILL)
-        with pytest.raises(EngineFailed, match="SIGKILL"):
+        with pytest.raises(EngineFailed, match="was killed by signal SIGKILL"):
             ask(engine, A)
 
 

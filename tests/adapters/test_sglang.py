@@ -201,6 +201,7 @@ def test_attach(
         adapter.start(dataclasses.replace(spec, url="http://127.0.0.1:9"), checkpoint("tiny-qwen3"), tmp_path)
 
 
+@pytest.mark.fault("its scheduler killed", "sglang (real)", "Log: ...engine.log", 4)
 def test_a_dead_scheduler_is_reported_and_nothing_is_left(
     engine_spec: Callable[..., EngineSpec], model: Checkpoint, tmp_path: Path
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_dead_scheduler_is_reported_and_nothing_is_left(
     assert not scratch.exists()
 
 
+@pytest.mark.fault("refused its own arguments", "sglang (real)", "exited with status 2 while starting", 4)
 def test_death_while_starting(engine_spec: Callable[..., EngineSpec], model: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match=r"exited with status 2 while starting[\s\S]*invalid choice: 'abacus'"):
         SglangAdapter().start(engine_spec("sglang", attention_backend="abacus"), model, tmp_path)

@@ -183,9 +183,10 @@ def test_engine_that_cannot_start_says_why(engine_spec: Spec, checkpoint: Open, 
         )
 
 
+@pytest.mark.fault("server and engine core killed", "vllm (real)", "was killed by signal SIGKILL...engine.log", 4)
 def test_dead_server_is_reported(launched: Engine) -> None:
     assert isinstance(launched, VllmServer)
     assert launched._process is not None
     os.killpg(launched._process.child.pid, signal.SIGKILL)
-    with pytest.raises(EngineFailed, match=r"SIGKILL(?s:.*)engine\.log"):
+    with pytest.raises(EngineFailed, match=r"was killed by signal SIGKILL(?s:.*)engine\.log"):
         ask(launched, A)

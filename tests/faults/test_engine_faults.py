@@ -118,6 +118,27 @@ FAULTS = (
     Fault("fails_at_stop", "", CLEAN),
 )
 
+IN_WORDS = {
+    "start_deaf": "start hangs, SIGTERM ignored",
+    "imposter": "another program was faster on its port",
+    "no_probe": "hitparity's probe is not loaded in it",
+    "facts_html": "HTML in place of facts",
+    "killed_between": "killed between requests",
+    "killed_by_child": "killed by its own child, other children left behind",
+    "drips_comments": "never-ending stream of comments",
+    "endless_events": "never-ending stream of events",
+    "no_http": "another protocol on the port",
+    "nested": "reply nested 100,000 deep",
+    "another_id": "answers another request's id",
+    "clock_back": "its clock steps back",
+    "reset_lies": "a reset that says success and does nothing",
+    "hit_contradicted": "hit contradicts a second source",
+    "deaf": "ignores SIGTERM at the end",
+    "deaf_child": "its child ignores SIGTERM at the end",
+    "fails_at_stop": "crashes on SIGTERM",
+}
+"""Names that need more words for the page."""
+
 
 def cases() -> list[object]:
     """One test per fault and protocol, with the mark that docs/faults.md is made from."""
@@ -126,7 +147,9 @@ def cases() -> list[object]:
         chosen = fault.on if os.environ.get("HITPARITY_FAULTS") == "all" else [fault.on[number % len(fault.on)]]
         for protocol in chosen:
             where = "any engine" if fault.on == tuple(ENGINES) else ", ".join(fault.on)
-            mark = pytest.mark.fault(fault.name.replace("_", " "), where, fault.message, int(fault.code))
+            mark = pytest.mark.fault(
+                IN_WORDS.get(fault.name, fault.name.replace("_", " ")), where, fault.message, int(fault.code)
+            )
             found.append(pytest.param(fault, protocol, id=f"{fault.name}-{protocol}", marks=mark))
     return found
 
