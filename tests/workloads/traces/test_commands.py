@@ -83,6 +83,7 @@ def test_llama_cpp_logs_explain_their_own_hits(tmp_path: Path) -> None:
     """The law, sent the sequence made of a slot log, predicts what the log reports."""
     trace = imported(tmp_path, log="llama.cpp-b11549-ram.log", source="llama.cpp")
     options = ("--option", "n_parallel=2", "--option", "cache_ram_mib=64", "--option", "n_ctx_slot=2048")
+    options += ("--option", "state_bytes_per_token=2048")
     law = "llama.cpp"
     found = json.loads(hitparity("explain", trace, "--engine", law, *options, "--no-levers", "--json").output)[0]
     assert (found["requests"], found["reported"]) == (12, 12)

@@ -59,7 +59,7 @@ def folder(tmp_path: Path, checkpoint: Callable[[str], Checkpoint]) -> Path:
 
 
 def test_transformers_renders_the_same(folder: Path) -> None:
-    """The golden file holds what transformers 5.19.0 makes of TEMPLATE and BODIES (golden/render_with_transformers.py)."""
+    """The golden file holds what transformers 5.19.0 makes of TEMPLATE and BODIES (render_with_transformers.py)."""
     golden = json.loads((GOLDEN / "transformers-5.19.0.json").read_text())
     assert (golden["template"], golden["bodies"]) == (TEMPLATE, BODIES), "made of something else: make it again"
     assert [ChatTokenizer(folder).chat(body).tolist() for body in BODIES] == golden["ids"]

@@ -9,7 +9,8 @@
 Read from llama-server b11549's own log. There are no token IDs in it, so they are made: a prompt begins like the idle
 slot that it shares most with, for exactly as many tokens as the log says, and goes on with new ones. What it shares
 with a busy slot, or with something no slot holds any more, is not in the log: sharing is a lower bound. Where more was
-kept than any slot held, the RAM cache brought it; it is taken from the latest sequence that long which slots have lost.
+kept than any slot held, the RAM cache brought it; it is taken from the shortest sequence which slots have lost that is
+long enough, since a chat that goes on is brought back whole.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def _prompt(log: _Log, slot: _Slot, kept: int) -> Sequence:
     if kept > shared and not shared and length(slot.sequence) >= kept:
         base, shared = slot.sequence, kept  # a client that names its slot is not asked what it is similar to
     elif kept > shared:
-        found = next((each for each in reversed(log.lost) if length(each) >= kept), None)
+        enough = [each for each in reversed(log.lost) if length(each) >= kept]
+        found = min(enough, key=length, default=None)
         base, shared = found or log.numbers.take(kept), kept
         log.guessed += 1
     prompt = cut(base, min(shared, slot.prompt_len))
