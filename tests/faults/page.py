@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Collector:
 
 def page() -> str:
     """The whole page."""
+    os.environ["HITPARITY_FAULTS"] = "all"
     collector = Collector()
     options = ["--collect-only", "-q", "-p", "no:cacheprovider", *(str(ROOT / each) for each in TESTED)]
     with contextlib.redirect_stdout(io.StringIO()) as said:
