@@ -9,7 +9,7 @@ VLLM_LOOKUPS := 0.23.0 0.26.0 0.30.0 0.32.0 0.33.0
 ASCEND_LOOKUPS := 0.23.0 0.26.0rc1 0.30.0rc2
 
 .DEFAULT_GOAL := quickstart
-.PHONY: quickstart engines kernels-check test lint format fuzz regress notebooks bench clean
+.PHONY: quickstart engines kernels-check test lint format fuzz regress notebooks latency bench clean
 
 # The environment is rebuilt when a requirements file changes; a half-made one has no stamp and is made again.
 $(VENV)/ready: requirements.txt requirements-model.txt pyproject.toml
@@ -71,6 +71,11 @@ regress: $(VENV)/ready
 # The scripts of notebooks/ as executed notebooks, on the committed results.
 notebooks: $(VENV)/ready-dev
 	$(BIN)/python -m notebooks build/notebooks
+
+# A quarter of an hour on two quiet cores. LATENCY=results/latency/RUN writes the page of a run that was made before.
+LATENCY ?= latency
+latency: $(VENV)/ready
+	$(BIN)/hitparity latency $(LATENCY) --markdown docs/latency.md
 
 bench: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks

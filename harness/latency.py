@@ -121,6 +121,22 @@ def latencies(requests: Iterable[RequestRecord]) -> tuple[list[Latency], list[st
     return rows, gaps
 
 
+def both(figure: Figure | None) -> str:
+    """Such as "37.3 > 22.1", with the p99s where there are enough samples."""
+    if figure is None:
+        return "-"
+    p99 = ""
+    if figure.cold_p99_ms is not None and figure.warm_p99_ms is not None:
+        p99 = f" (p99 {figure.cold_p99_ms:.1f} > {figure.warm_p99_ms:.1f})"
+    return f"{figure.cold_ms:.1f} > {figure.warm_ms:.1f}{p99}"
+
+
+def interval(row: Latency) -> str:
+    """The speed-up's 95 % interval; "-" for a single pair, which has none."""
+    ratio = row.ttft_ratio
+    return f"[{1 / ratio.high:.2f}, {1 / ratio.low:.2f}]" if row.pairs > 1 else "-"
+
+
 def _row(pairs: Sequence[Pair], rejected: Sequence[str]) -> Latency:
     first = pairs[0]
     ttft = [(_ms(pair.cold.ttft_ns), _ms(pair.warm.ttft_ns)) for pair in pairs]
@@ -141,8 +157,14 @@ def _row(pairs: Sequence[Pair], rejected: Sequence[str]) -> Latency:
         first_to_last=_figure(rest) if gaps > 0 else None,
         tpot=_figure([(cold / gaps, warm / gaps) for cold, warm in rest]) if gaps > 0 else None,
         total=_figure(total),
-        ttft_ratio=paired_ratio([cold for cold, _ in ttft], [warm for _, warm in ttft]),
+        ttft_ratio=paired_ratio([cold for cold, _ in ttft], [warm for _, warm in ttft], starts=_starts(pairs)),
     )
+
+
+def _starts(pairs: Sequence[Pair]) -> list[int]:
+    """The number of each pair's process start."""
+    cells = list(dict.fromkeys(pair.cold.cell for pair in pairs))
+    return [cells.index(pair.cold.cell) for pair in pairs]
 
 
 def _figure(values: Sequence[tuple[float, float]]) -> Figure:

@@ -16,10 +16,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.latency import Figure, Latency, latencies, pairs_of
-from harness.store import RUN_FILE, Run, load_run
+from harness.latency import Latency, both, interval, latencies, pairs_of
+from harness.latency_page import latency_page
+from harness.plan import Group
+from harness.store import RUN_FILE, Run, load_run, writable
+from harness.summary import unfinished_cells
 from harness.wording import plain
 from vocabulary.errors import ExitCode, UsageError
+from workloads.families.pairs import Pairs
 
 LATENCY_FILE = "latency.json"
 WIDTH = 116
@@ -38,6 +42,9 @@ def latency(
         list[str], typer.Option(metavar="KEY=VALUE", help="Run only cells with this engine, label, model or workload.")
     ] = [],  # noqa: B006  (typer copies it)
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run; complete cells stay.")] = False,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="F.md", help="The same as a page, with its figures in the folder F.")
+    ] = None,
 ) -> None:
     """Time prompts cold and warm in balanced pairs: TTFT, first-to-last, TPOT and total, with verified hits."""
     folder, code = Path(what), ExitCode.CLEAN
@@ -45,9 +52,11 @@ def latency(
         folder, code = _run(what, results, only, resume=resume)
     done = load_run(folder)
     rows, gaps = latencies(done.requests)
+    gaps += unfinished_cells(done.cells, done.requests, done.manifest.cells)
     if not rows and not gaps:
         raise UsageError(f"{what}: no workload of the family `pairs` was timed; see `hitparity run latency --dry-run`")
-    floors = _floors(folder, rows)
+    floors = _floors(folder, {row.prompt_len for row in rows})
+    _write_rows(folder, floors, rows)
     tables = _tables(rows, floors)
     console = Console()
     console.width = max(console.width, WIDTH)
@@ -64,6 +73,12 @@ def latency(
         console.print(f"! {escape(plain(sentence))}", soft_wrap=True)
     for path in _figures(done, floors, folder / "report"):
         console.print(f"figure: {escape(str(path))}", soft_wrap=True)
+    if markdown is not None:
+        names = [path.stem for path in _figures(done, floors, markdown.with_suffix(""))]
+        text = latency_page(done, rows, [*gaps, *rejected], floors, [f"{markdown.stem}/{name}.svg" for name in names])
+        with writable(markdown):
+            markdown.write_text(text, encoding="utf-8", newline="\n")
+        console.print(f"page:   {escape(str(markdown))}", soft_wrap=True)
     raise typer.Exit(max(code, ExitCode.INCONCLUSIVE if gaps or not rows else ExitCode.CLEAN))
 
 
@@ -79,6 +94,7 @@ def _run(experiment: str, results: Path, only: Sequence[str], *, resume: bool) -
     loaded = load_experiment(path)
     groups = plan(loaded, only)
     folder = open_run(loaded, path, groups, results, resume=resume)
+    _floors(folder, _lengths(groups))
     progress = ConsoleProgress()
     try:
         return folder, Runner(loaded, path, folder, progress).run(groups)
@@ -86,7 +102,13 @@ def _run(experiment: str, results: Path, only: Sequence[str], *, resume: bool) -
         progress.stop()
 
 
-def _floors(folder: Path, rows: Sequence[Latency]) -> dict[int, float]:
+def _lengths(groups: Sequence[Group]) -> set[int]:
+    """Prompt lengths of all planned pairs."""
+    asked = [cell.workload.parameters for group in groups for cell in group.cells]
+    return {shared + each.suffix for each in asked if isinstance(each, Pairs) for shared in each.shared}
+
+
+def _floors(folder: Path, lengths: set[int]) -> dict[int, float]:
     """Median client floor in ms by prompt length, measured once per run and kept beside its records."""
     from harness.client_floor import client_floor
 
@@ -96,12 +118,17 @@ def _floors(folder: Path, rows: Sequence[Latency]) -> dict[int, float]:
         known = {
             int(length): float(ms) for length, ms in json.loads(path.read_text(encoding="utf-8"))["floor_ms"].items()
         }
-    missing = sorted({row.prompt_len for row in rows} - set(known))
-    if missing:
+    if missing := sorted(lengths - set(known)):
         known |= {length: statistics.median(times) for length, times in client_floor(missing, sends=100).items()}
-    document = {"floor_ms": known, "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        _write_rows(folder, known, [])
     return known
+
+
+def _write_rows(folder: Path, floors: dict[int, float], rows: Sequence[Latency]) -> None:
+    document = {"floor_ms": floors, "rows": [asdict(row) for row in rows]}
+    path = folder / LATENCY_FILE
+    with writable(path):
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _tables(rows: Sequence[Latency], floors: dict[int, float]) -> list[Table]:
@@ -113,19 +140,18 @@ def _tables(rows: Sequence[Latency], floors: dict[int, float]) -> list[Table]:
     rest = _empty(width, "After the first token, cold > warm", "first-to-last ms", "TPOT ms", "total ms", "x")
     for row in sorted(rows, key=lambda row: (row.model, row.engine_label, row.prompt_len)):
         names = (Text(plain(row.engine_label)), str(row.prompt_len))
-        ratio = row.ttft_ratio
         first.add_row(
             *names,
             str(row.hit_len),
             str(row.pairs),
             str(row.starts),
             str(row.warm_faster),
-            _both(row.ttft),
+            both(row.ttft),
             f"{row.ttft.speedup:.2f}",
-            Text(f"[{1 / ratio.high:.2f}, {1 / ratio.low:.2f}]"),
+            Text(interval(row)),
             f"{floors[row.prompt_len]:.2f}",
         )
-        rest.add_row(*names, _both(row.first_to_last), _both(row.tpot), _both(row.total), f"{row.total.speedup:.2f}")
+        rest.add_row(*names, both(row.first_to_last), both(row.tpot), both(row.total), f"{row.total.speedup:.2f}")
     return [first, rest]
 
 
@@ -135,15 +161,6 @@ def _empty(width: int, title: str, *numbers: str) -> Table:
     for name in ("L", *numbers):
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def _both(figure: Figure | None) -> str:
-    if figure is None:
-        return "-"
-    p99 = ""
-    if figure.cold_p99_ms is not None and figure.warm_p99_ms is not None:
-        p99 = f" (p99 {figure.cold_p99_ms:.1f} > {figure.warm_p99_ms:.1f})"
-    return f"{figure.cold_ms:.1f} > {figure.warm_ms:.1f}{p99}"
 
 
 def _figures(run: Run, floors: dict[int, float], folder: Path) -> list[Path]:

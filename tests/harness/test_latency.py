@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sample_run import VLLM, WORKLOADS_AND_EDGES, sample_run
 
+from harness.cli import main
 from harness.latency import P99_LEAST, latencies, pairs_of
+from harness.latency_page import latency_page
 from harness.records import RequestRecord, Role
 from harness.store import Run
 from workloads.families.pairs import Pairs, pairs
@@ -35,6 +39,19 @@ def test_halves_do_the_same_work_on_the_same_prompts() -> None:
     assert [timed.reset_before for _, timed in halves] == [timed.label.endswith("cold") for _, timed in halves]
 
 
+def test_the_order_is_balanced_over_lengths_and_the_cold_prime_can_be_left_out() -> None:
+    sends = pairs(Pairs(shared=(64, 128), pairs=1, warm_up=0, prime_cold=False), TokenSource(0, 2048))
+    assert [send.label for send in sends] == [
+        "64 pair 1 cold",
+        "64 pair 1 prime",
+        "64 pair 1 warm",
+        "128 pair 1 prime",
+        "128 pair 1 warm",
+        "128 pair 1 cold",
+    ]
+    assert [send.reset_before for send in sends] == [True, True, False, True, False, True]
+
+
 def test_pairs_are_verified_by_hits(run: Run) -> None:
     found = pairs_of(run.requests)
     assert len(found) == 8
@@ -54,6 +71,33 @@ def test_the_numbers_are_the_records(run: Run) -> None:
         assert row.ttft_ratio.median == pytest.approx(row.ttft.warm_ms / row.ttft.cold_ms)
         assert row.ttft.cold_p99_ms is None
         assert row.tpot is not None
+
+
+def test_the_page_holds_the_numbers_and_what_was_left_out(run: Run) -> None:
+    rows, _ = latencies(run.requests)
+    floors = {row.prompt_len: 0.5 for row in rows}
+    text = latency_page(run, rows, ["a pair was left out"], floors, ["latency/latency-slopes.svg"])
+    for row in rows:
+        assert f"| {row.prompt_len} | {row.hit_len} | 4 | 1 | 4 of 4 |" in text
+        assert f"{row.ttft.speedup:.2f} | " in text
+    assert "![latency slopes](latency/latency-slopes.svg)" in text
+    assert "- a pair was left out" in text
+    assert text == latency_page(run, rows, ["a pair was left out"], floors, ["latency/latency-slopes.svg"])
+
+
+def test_the_command_writes_the_page_of_a_run(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = tmp_path / "latency.md"
+    monkeypatch.setattr("sys.argv", ["hitparity", "latency", str(run.folder), "--markdown", str(page)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (None, 0)
+    assert "(latency/latency-over-prefix.svg)" in page.read_text(encoding="utf-8")
+    assert (tmp_path / "latency" / "latency-over-prefix.svg").stat().st_size
+    # Floors are measured once and kept: reading the run again measures nothing.
+    kept = (run.folder / "latency.json").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main()
+    assert (run.folder / "latency.json").read_text(encoding="utf-8") == kept
 
 
 def changed(run: Run, kind: str, **fields: object) -> list[RequestRecord]:

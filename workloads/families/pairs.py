@@ -3,13 +3,16 @@
     cold half   reset  [ shared S ][ a ] prime    reset  [ shared S ][ b ] timed, hits nothing
     warm half   reset  [ shared S ][ a ] prime           [ shared S ][ b ] timed, hits the shared part
 
-Both halves do the same work before the timed request, on the same prompts; every second pair begins with its warm
-half, so that drift takes from both alike. The first pairs of each length are warm-ups, labelled so and not counted.
+Both halves do the same work before the timed request, on the same prompts (`prime_cold = false` leaves the cold
+half's out, for engines as slow as a CPU). Every second pair begins with its warm half, and every second length with a
+pair that does, so that drift takes from both alike. The first pairs of each length are warm-ups, labelled so and not
+counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -32,18 +35,22 @@ class Pairs(Parameters):
     suffix: Length = 14
     pairs: Count = 8
     warm_up: Annotated[int, Field(ge=0, le=100)] = 3
+    prime_cold: bool = True
+    """Whether the cold half computes its prime as well: equal work before both timed requests, half as much again."""
 
 
 def pairs(parameters: Pairs, source: TokenSource) -> tuple[Send, ...]:
     """Length by length, pair by pair."""
     sends: list[Send] = []
-    for shared_len in parameters.shared:
+    for place, shared_len in enumerate(parameters.shared):
         for number in range(-parameters.warm_up, parameters.pairs):
             name = f"{shared_len} {WARM_UP} {-number}" if number < 0 else f"{shared_len} pair {number + 1}"
             shared, first = source.fresh(shared_len), source.fresh(parameters.suffix)
             second = source.differing(parameters.suffix, first[0])
             halves = [_half(name, kind, shared, first, second, parameters.max_tokens) for kind in (COLD, WARM)]
-            for half in reversed(halves) if number % 2 else halves:
+            if not parameters.prime_cold:
+                halves[0] = [replace(halves[0][1], reset_before=True)]
+            for half in reversed(halves) if (number + place) % 2 else halves:
                 sends += half
     return tuple(sends)
 
