@@ -16,19 +16,26 @@ blocks. Such prompts are counted (`Curve.whole`). tests/harness/test_simulate_cu
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.simulate.numbering import Numbers
-from reference_engine.laws.parts.chained import per_block
+from reference_engine.laws.parts.chained import Chained, ChainedHistory, per_block
+from vocabulary.ledger import Cause, Ledger
 from workloads.traces.base import TraceRequest
 
 BESIDE = 1
 """Blocks that hold no whole unit: a prompt's tail takes a block while the request runs."""
+
+
+Counts = npt.NDArray[np.int64]
+NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,19 @@ class Curve:
     requests: int
     whole: int
     """Prompts that end on a block boundary: without any the curve is exact."""
-    _starts: np.ndarray[tuple[int], np.dtype[np.int64]]
+    _fixed: Mapping[Cause, int]
+    """Tokens by the causes that no pool changes."""
+    _starts: Counts
     """Pool sizes in blocks, ascending, beyond which another block of some stretch is hit ..."""
-    _slopes: np.ndarray[tuple[int], np.dtype[np.int64]]
+    _slopes: Counts
     """... and how many stretches grow by a block per block from there on."""
-    _heights: np.ndarray[tuple[int], np.dtype[np.int64]]
+    _heights: Counts
     """Blocks hit at each of them."""
+
+    def by_cause(self, blocks: int) -> dict[Cause, int]:
+        """Tokens by cause in a pool of so many usable blocks; only eviction depends on it."""
+        hit = self.hit_tokens(blocks)
+        return self._fixed | {Cause.EVICTED: self.ceiling - hit, Cause.REUSED: hit}
 
     def hit_tokens(self, blocks: int) -> int:
         """Tokens hit in a pool of so many usable blocks."""
@@ -98,62 +112,88 @@ class _Fenwick:
         return total
 
 
-def curve(requests: Iterable[tuple[TraceRequest, Numbers]], unit: int) -> Curve:
-    """One pass over requests with their block numbers (`feed.numbered`)."""
-    last = np.zeros(1024, np.int32)  # of a unit (numbers of its trace block): 1 + the last request that used it
-    known = np.zeros(1024, np.int32)  # of a trace block: tokens of it that were ever computed
-    tree, begins = _Fenwick(), list[int]()
-    total = tokens = whole_prompts = count = 0
-    starts: list[int] = []
-    stops: list[int] = []
+class _Stack:
+    """The cache as one list of stretches, from the last used to the first."""
+
+    def __init__(self, unit: int, size: int) -> None:
+        self.unit, self.size = unit, size
+        self.starts, self.stops = array("q"), array("q")
+        self._last = np.zeros(1024, np.int32)  # of a unit (numbers of its trace block): 1 + the last request with it
+        self._tree, self._begins = _Fenwick(), array("q")
+        self._total = 0
+
+    def use(self, blocks: Numbers, block: int, units: int, resident: int, cap: int) -> int:
+        """A request of `units` whole units, `resident` of which were there before and `cap` may be hit.
+
+        Gives the units hit in the pool of `size`.
+        """
+        per, most = per_block(block, self.unit), int(blocks.max(initial=0)) + 1
+        if most * per > len(self._last):
+            self._last = np.concatenate([self._last, np.zeros(most * per, np.int32)])
+        ends = np.arange(1, units + 1) * self.unit - 1
+        places = blocks[ends // block] * per + ends % block // self.unit
+        hit, owners = 0, self._last[places[:resident]]
+        edges = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), resident] if resident else []
+        for first, stop in pairwise(edges):
+            owner = int(owners[first]) - 1
+            # The `first` units before it have left their places by now.
+            depth = self._total - self._tree.upto(owner) + 2 * first - self._begins[owner]
+            if (hittable := min(stop, cap) - first) > 0:
+                self.starts.append(depth)
+                self.stops.append(depth + hittable)
+                hit += max(0, min(self.size - depth, hittable))
+            self._tree.add(owner, first - stop)
+            self._begins[owner] = stop
+            self._total -= stop - first
+        self._tree.append(units)
+        self._begins.append(0)
+        self._total += units
+        self._last[places] = len(self._begins)
+        return hit
+
+
+def curve(
+    requests: Iterable[tuple[TraceRequest, Numbers]],
+    unit: int,
+    *,
+    pool: int | None = None,
+    each: Callable[[TraceRequest, Ledger], None] | None = None,
+) -> Curve:
+    """One pass over requests with their block numbers (`feed.numbered`).
+
+    `each` is given the ledger of every request in a pool of `pool` usable blocks (None: without limit).
+    """
+    fixed = dict.fromkeys((Cause.NOVEL, Cause.LAST_TOKEN, Cause.GRANULE), 0)
+    stack, history = _Stack(unit, NO_LIMIT if pool is None else pool - BESIDE), ChainedHistory()
+    tokens = whole = count = 0
     for request, blocks in requests:
-        length, block = request.input_len, request.block_len
-        units, cap = length // unit, (length - 1) // unit
+        length = request.input_len
+        chain = Chained(blocks, request.block_len, length, 0, length)
+        lcp = history.lcp(chain)
+        history.add(chain)
+        cap, resident = (length - 1) // unit, lcp // unit
+        hit = stack.use(blocks, request.block_len, length // unit, resident, cap)
+        ceilings = ((Cause.NOVEL, lcp), (Cause.LAST_TOKEN, length - 1), (Cause.GRANULE, min(resident, cap) * unit))
+        left = length
+        for cause, ceiling in ceilings:
+            if ceiling < left:
+                fixed[cause] += left - ceiling
+                left = ceiling
+        if each is not None:
+            each(request, Ledger.waterfall(length, (*ceilings, (Cause.EVICTED, hit * unit))))
         tokens += length
-        whole_prompts += units > cap
-        per = per_block(block, unit)
-        most = int(blocks.max(initial=0)) + 1
-        if most > len(known):
-            known = np.concatenate([known, np.zeros(most, np.int32)])
-        if most * per > len(last):
-            last = np.concatenate([last, np.zeros(most * per, np.int32)])
-        here = known[blocks]
-        short = np.flatnonzero(here < block)
-        lcp = length if not len(short) else min(length, int(short[0]) * block + int(here[short[0]]))
-        resident = lcp // unit
-        ends = np.arange(1, units + 1) * unit - 1
-        places = blocks[ends // block] * per + ends % block // unit
-        if resident:
-            owners = last[places[:resident]]
-            edges = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), resident]
-            for first, stop in pairwise(edges):
-                owner = int(owners[first]) - 1
-                above = total - tree.upto(owner) + first  # the `first` units before it have left their places by now
-                depth = above + first - begins[owner]
-                if min(stop, cap) > first:
-                    starts.append(depth)
-                    stops.append(depth + min(stop, cap) - first)
-                tree.add(owner, first - stop)
-                begins[owner] = stop
-                total -= stop - first
-        tree.append(units)
-        begins.append(0)
-        total += units
-        whole, rest = divmod(length, block)
-        last[places] = count + 1
-        known[blocks[:whole]] = block
-        if rest:
-            known[blocks[whole]] = max(rest, int(known[blocks[whole]]))
+        whole += length // unit > cap
         count += 1
-    return _summed(unit, tokens, count, whole_prompts, starts, stops)
+    edges, slopes, heights = _summed(stack)
+    return Curve(unit, tokens, count, whole, fixed, edges, slopes, heights)
 
 
-def _summed(unit: int, tokens: int, requests: int, whole: int, starts: list[int], stops: list[int]) -> Curve:
-    places = np.concatenate([np.asarray(starts, np.int64), np.asarray(stops, np.int64)])
-    steps = np.concatenate([np.ones(len(starts), np.int64), -np.ones(len(stops), np.int64)])
-    edges, back = np.unique(places, return_inverse=True)
+def _summed(stack: _Stack) -> tuple[Counts, Counts, Counts]:
+    starts, stops = np.asarray(stack.starts, np.int64), np.asarray(stack.stops, np.int64)
+    steps = np.repeat(np.array([1, -1]), len(starts))
+    edges, back = np.unique(np.concatenate([starts, stops]), return_inverse=True)
     slopes = np.cumsum(np.bincount(back, steps, len(edges)).astype(np.int64)) if len(edges) else np.zeros(0, np.int64)
     heights = np.zeros(len(edges), np.int64)
     if len(edges) > 1:
         heights[1:] = np.cumsum(slopes[:-1] * np.diff(edges))
-    return Curve(unit, tokens, requests, whole, edges, slopes, heights)
+    return edges, slopes, heights

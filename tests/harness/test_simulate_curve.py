@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-from harness.simulate.curve import curve
+from harness.simulate.curve import Curve, curve
 from reference_engine.laws.parts.chained import chained_request
 from reference_engine.laws.registry import make_law
 from vocabulary.errors import LawDoesNotCover
+from vocabulary.ledger import Cause, Ledger
 from workloads.traces.base import TraceRequest
 
 UNIT = 16
@@ -47,12 +48,14 @@ def served(rows: list[Row], block: int, pool: int) -> int | None:
     return hit
 
 
-def made(rows: list[Row], block: int):  # noqa: ANN201  (Curve)
+def made(
+    rows: list[Row], block: int, *, pool: int | None = None, each: Callable[[TraceRequest, Ledger], None] | None = None
+) -> Curve:
     requests = (
         TraceRequest(line=n, arrival_ns=None, blocks=blocks, block_len=block, input_len=length, output_len=1)
         for n, (blocks, length) in enumerate(rows)
     )
-    return curve(zip(requests, (blocks for blocks, _ in rows), strict=True), UNIT)
+    return curve(zip(requests, (blocks for blocks, _ in rows), strict=True), UNIT, pool=pool, each=each)
 
 
 @pytest.mark.parametrize("block", [16, 32, 48])
@@ -70,6 +73,22 @@ def test_it_is_the_laws_hit_at_every_size(block: int) -> None:
         assert found.ceiling == served(rows, block, 100_000)
         assert found.hit_tokens(found.enough) == found.ceiling > found.hit_tokens(found.enough - 1)
     assert compared >= 6
+
+
+def test_ledgers_and_totals_of_the_pass_are_the_laws() -> None:
+    rows, pool = list(traffic(1, 32, whole=False)), 120
+    law = make_law("vllm@0.32", {"block_size": UNIT, "num_blocks": pool})
+    ledgers: list[Ledger] = []
+    found = made(rows, 32, pool=pool, each=lambda _, ledger: ledgers.append(ledger))
+    totals: dict[Cause, int] = {}
+    for number, ((blocks, length), ledger) in enumerate(zip(rows, ledgers, strict=True), start=1):
+        request = chained_request(str(number), blocks, 32, length, number)
+        assert law.send(request).ledger == ledger
+        law.finish(request, (1,))
+        for cause, tokens in ledger.by_cause().items():
+            totals[cause] = totals.get(cause, 0) + tokens
+    assert {cause: tokens for cause, tokens in found.by_cause(pool).items() if tokens} == totals
+    assert totals[Cause.EVICTED] > 0
 
 
 def test_prompts_of_whole_blocks_move_a_few_blocks() -> None:
