@@ -78,7 +78,7 @@ def latency_page(
             "",
             "## After the first token",
             "",
-            "Cold > warm. First-to-last: first to last generated token; TPOT: that per token; total: the whole request.",
+            "Cold > warm. First-to-last: first to last generated token; TPOT: that per token; total: the request.",
             "",
             *_table(REST, rest),
             "",

@@ -101,7 +101,7 @@ def ledger_words(before: Mapping[Cause, int], after: Mapping[Cause, int], subjec
     # The last token is recomputed anyway where something larger is: that it lies inside that now says nothing.
     came, went = _without_last_token(came), _without_last_token(went)
     parts = [f"now {_joined([WHAT_HAPPENS[cause] for cause in came])}"] if came else []
-    parts += [f"no longer {_joined([WHAT_HAPPENS[cause] for cause in went])}"] if went else []
+    parts += [f"no longer {WHAT_HAPPENS[cause]}" for cause in went]  # each: "no longer a and b" can be read two ways
     if parts:
         return f"the {subject} {_joined(parts)}"
     moved = {cause: after.get(cause, 0) - before.get(cause, 0) for cause in Cause if cause in WHAT_HAPPENS}
