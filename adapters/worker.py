@@ -4,7 +4,8 @@ Protocol, version 1. The worker is a stand-alone script run by the engine's own 
 `hello` line when the engine is ready and then one line per line it reads:
 
     <- {"hello": 1, "facts": {...}}                          facts as keyword arguments of EngineFacts
-    -> {"op": "send", "requests": [{"request_id", "ids", "max_tokens", "namespace", "features"}]}
+    -> {"op": "send", "requests": [{"request_id", "ids", "max_tokens", "namespace", "features",
+                                  "lora", "external_hit", "fork_of"}]}
     <- {"ok": true, "replies": [{... keyword arguments of Reply ...}]}
     -> {"op": "reset"}            <- {"ok": true, "reset": true | false}
     -> {"op": "close"}            <- nothing; the worker ends
@@ -82,6 +83,9 @@ class Worker:
                     "max_tokens": r.max_tokens,
                     "namespace": r.namespace,
                     "features": sorted(r.features),
+                    "lora": r.lora,
+                    "external_hit": r.external_hit,
+                    "fork_of": r.fork_of,
                 }
                 for r in requests
             ],

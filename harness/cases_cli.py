@@ -25,13 +25,18 @@ def check(
     by: Annotated[
         Fidelity | None, typer.Option("--by", help="Default: the level a case is made for, else law.")
     ] = None,
+    emulated: Annotated[
+        bool, typer.Option("--emulated", help="With --by served: the reference engine under each case's law.")
+    ] = False,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only cases whose id or engine holds TEXT.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No reasons for cases that were not run.")] = False,
 ) -> None:
     """Evaluate golden cases; print each difference as two ledgers, findings, and the count."""
     from harness.block_size import check_published
+    from harness.cases.check import SUBJECTS
     from harness.cases.check import check as check_cases
     from harness.cases.reading import find_cases
+    from harness.cases.served import EmulatedSubject
     from harness.cases.show import difference, finding_line
 
     console = terminal()
@@ -40,7 +45,9 @@ def check(
         cases = [placed for placed in cases if only in placed.case.id or only in placed.case.engine]
         if not cases:
             raise UsageError(f"--only {only!r}: no case id or engine of {', '.join(files)} holds it")
-    checked = check_cases(cases, by)
+    if emulated and by is not Fidelity.SERVED:
+        raise UsageError("--emulated says who serves: add --by served")
+    checked = check_cases(cases, by, subjects=SUBJECTS | {Fidelity.SERVED: EmulatedSubject} if emulated else SUBJECTS)
     for result in checked.cases:
         for answer in result.answers:
             if answer.differences:

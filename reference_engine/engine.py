@@ -91,8 +91,8 @@ class ReferenceEngine:
         running = prefill.running
         self._traced(running)
         calls, rows = self.runner.prefill(running.lease, prefill.start, prefill.end)
-        running.hand_over = self._hand_over(running, calls)
         self._scheduler.prefilled(prefill)
+        running.hand_over = self._hand_over(running, calls)
         whole = prefill.end == running.request.prompt_len
         logits = rows
         if self.speculation is not None:

@@ -110,8 +110,9 @@ def hand_over_tables(
 
 
 def block_table(law: Law, lease: Lease, group: int, block_len: int) -> tuple[int, ...]:
-    """Blocks of the positions that have a slot."""
-    firsts = law.slots(lease, group, 0, lease.length)[::block_len] // block_len
+    """Blocks of the positions that surely have a slot: those computed, or all where the law takes them at once."""
+    end = lease.computed_len if law.chunks_bind else lease.length
+    firsts = law.slots(lease, group, 0, end)[::block_len] // block_len
     return tuple(firsts.tolist())
 
 

@@ -33,13 +33,14 @@ def sized_law(
             f"reference: law {law_id} may reuse a whole prompt and needs the logits of an earlier request, which this "
             f'engine does not keep; use "llama.cpp", a slot with the cap'
         )
-    if not law.rooms:
-        raise UsageError(f"reference: law {law_id} with {dict(options)} only predicts; no engine follows it")
     asked = layer_groups(options)
     unit = max(group.block or law.granule for group in asked)
     if pool_tokens < unit:
         raise UsageError(f"reference: pool_tokens = {pool_tokens} is less than a block of {unit} tokens; raise it")
-    return law_id, {**_sizes(law_id.partition("@")[0], options, asked, unit, pool_tokens), **options}
+    sized = {**_sizes(law_id.partition("@")[0], options, asked, unit, pool_tokens), **options}
+    if not make_law(law_id, sized).rooms:
+        raise UsageError(f"reference: law {law_id} with {dict(options)} only predicts; no engine follows it")
+    return law_id, sized
 
 
 def _sizes(

@@ -85,9 +85,9 @@ def request(fields: dict[str, Any]) -> TokenRequest:
         max_tokens=fields["max_tokens"],
         namespace=fields["namespace"],
         features=frozenset(Feature(name) for name in fields["features"]),
-        lora=fields.get("lora"),
-        external_hit=fields.get("external_hit"),
-        fork_of=fields.get("fork_of"),
+        lora=fields["lora"],
+        external_hit=fields["external_hit"],
+        fork_of=fields["fork_of"],
     )
 
 

@@ -39,6 +39,7 @@ MODELS = {
     frozenset({Kind.FULL, Kind.SWA}): "tiny-gemma3",
     frozenset({Kind.FULL, Kind.GDN}): "tiny-qwen3.5",
 }
+DRAFTING = {"tiny-qwen3.5": "tiny-qwen3.5-mtp"}
 WINDOW = 128
 """Of tiny-gemma3."""
 
@@ -56,8 +57,8 @@ class ServedSubject:
 
     def begin(self, case: Case) -> None:
         """Start or reset the engine; LawDoesNotCover where a case cannot be had from a tiny model."""
-        spec, model = plan_for(case)
-        key = json.dumps([spec.engine, spec.options.model_dump(mode="json"), model], sort_keys=True)
+        spec, model = self.plan(case)
+        key = json.dumps([spec.engine, spec.law, spec.options.model_dump(mode="json"), model], sort_keys=True)
         if self._engine is None or key != self._key or _remembers(spec) or not self._engine.reset():
             self.stop_engine()
             self._starts += 1
@@ -68,6 +69,10 @@ class ServedSubject:
         self._case = case
         self._fitted: Fitted = fit(case, self._engine.facts.vocab_size, RESERVED)
         self._sent: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = []
+
+    def plan(self, case: Case) -> tuple[EngineSpec, str]:
+        """Engine configuration and tiny model."""
+        return plan_for(case)
 
     def send(self, index: int) -> Outcome:
         """Send; where logits are stated, once more cold."""
@@ -136,6 +141,27 @@ class ServedSubject:
         return dataclasses.replace(request, ids=tuple(ids))
 
 
+class EmulatedSubject(ServedSubject):
+    """The reference engine under the law of each case: a real forward for systems that cannot be started here."""
+
+    def plan(self, case: Case) -> tuple[EngineSpec, str]:
+        """LawDoesNotCover where no tiny model has the case's layer groups."""
+        adapter = adapter_for("reference")
+        longest = max(len(request.prompt) + len(request.output_ids) for request in case.requests)
+        options = {
+            "law_options": {"groups": list(case.groups), **case.options},
+            "pool_tokens": max(16384, len(case.requests) * (longest + ROOM)),
+        }
+        spec = EngineSpec(
+            engine="reference",
+            version=adapter.default_version,
+            mode=adapter.modes[0],
+            law=case.engine,
+            options=checked(adapter.options, options, f"{case.engine}, emulated"),
+        )
+        return spec, model_for(case.engine, parse_groups(case.groups), drafts="num_speculative_tokens" in case.options)
+
+
 def plan_for(case: Case) -> tuple[EngineSpec, str]:
     """Engine configuration and tiny model of a case; LawDoesNotCover or UsageError says why there is none."""
     system, _, version = case.engine.partition("@")
@@ -164,8 +190,8 @@ def plan_for(case: Case) -> tuple[EngineSpec, str]:
     return spec, model_for(case.engine, groups)
 
 
-def model_for(engine: str, groups: tuple[LayerGroup, ...]) -> str:
-    """The tiny model with these kinds of layers."""
+def model_for(engine: str, groups: tuple[LayerGroup, ...], *, drafts: bool = False) -> str:
+    """The tiny model with these kinds of layers; `drafts`: and with a drafting head, where there is one."""
     kinds = frozenset(group.kind for group in groups)
     windows = {group.window for group in groups if group.window is not None}
     if kinds not in MODELS or windows - {WINDOW}:
@@ -173,7 +199,8 @@ def model_for(engine: str, groups: tuple[LayerGroup, ...]) -> str:
             f"{engine}: no tiny model has layer groups {', '.join(map(str, groups))}; there are full, "
             f"full + swa:{WINDOW} and full + gdn"
         )
-    return MODELS[kinds]
+    model = MODELS[kinds]
+    return DRAFTING.get(model, model) if drafts else model
 
 
 def _common_block(groups: tuple[LayerGroup, ...]) -> int | None:

@@ -35,7 +35,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 REQUESTS = 60
 
 
-@pytest.mark.parametrize(("law_id", "options"), CASES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("law_id", "options"), CASES, ids=str)
 def test_every_place_holds_what_is_read(law_id: str, options: dict[str, Any]) -> None:
     try:
         memory = TaggedMemory(make_law(law_id, options))

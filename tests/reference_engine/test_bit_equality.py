@@ -8,9 +8,7 @@ import pytest
 import torch
 from reference_engines import GRID, LAWS, ask, difference, prompt, start
 
-import reference_engine.runner
 from checkpoints import Checkpoint
-from reference_engine.attention import extend_mask
 from reference_engine.engine import ReferenceEngine
 from reference_engine.runner import OFF_GRID_TOLERANCE
 from vocabulary.engine import TokenRequest
@@ -71,49 +69,3 @@ def test_bit_equal_whatever_runs_beside_it(checkpoint: Callable[[str], Checkpoin
     ]
     together = engine.generate([*crowd, TokenRequest(request_id="same", ids=ids)])
     assert torch.equal(together[-1].first_logits, alone)
-
-
-def position_off_by_one(engine: ReferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = engine.runner._prefill_call
-
-    def late(lease: object, start: int, end: int) -> object:
-        made = call(lease, start, end)
-        return reference_engine.runner.Call(
-            ids=made.ids, positions=made.positions + (1 if start else 0), slots=made.slots, extends=made.extends
-        )
-
-    monkeypatch.setattr(engine.runner, "_prefill_call", late)
-
-
-def newest_key_hidden(engine: ReferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(start: int, end: int, *rest: object) -> object:
-        mask = extend_mask(start, end, *rest)
-        return mask if mask is None else mask.index_fill(1, torch.tensor([start - 1]), -torch.inf)
-
-    monkeypatch.setattr(reference_engine.runner, "extend_mask", short)
-
-
-def shared_block_overwritten(engine: ReferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    admit = engine.law.admit
-
-    def clobber(request: TokenRequest) -> object:
-        lease = admit(request)
-        if lease.expectation.hit_len:
-            engine.runner.decoder.pool.keys[:, lease.slots[5]] = 0
-        return lease
-
-    monkeypatch.setattr(engine.law, "admit", clobber)
-
-
-@pytest.mark.parametrize("fault", [position_off_by_one, newest_key_hidden, shared_block_overwritten])
-def test_a_broken_hand_over_exceeds_the_tolerance(
-    checkpoint: Callable[[str], Checkpoint],
-    monkeypatch: pytest.MonkeyPatch,
-    fault: Callable[[ReferenceEngine, pytest.MonkeyPatch], None],
-) -> None:
-    engine = start(checkpoint("tiny-qwen3"))
-    ids = prompt(engine, LENGTH)
-    cold = ask(engine, ids).first_logits
-    fault(engine, monkeypatch)
-    warm = ask(engine, ids).first_logits
-    assert difference(warm, cold) > 10 * OFF_GRID_TOLERANCE[torch.float32]
