@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.explain.counterfactual import UNUSED, Sent, World
+from harness.simulate.feed import reader_of
 from harness.simulate.gains import variants
 from harness.simulate.job import Job, TraceFile
 from reference_engine.laws.registry import make_law
@@ -17,7 +18,6 @@ from vocabulary.errors import LawDoesNotCover, UsageError
 from vocabulary.ledger import Cause
 from workloads.traces.base import TraceReader
 from workloads.traces.own import Own
-from workloads.traces.registry import open_trace
 from workloads.traces.token_form import TokenForm
 
 DRAWN_BELOW = 1 << 22
@@ -103,7 +103,7 @@ class Traffic:
 def traffic(trace: TraceFile, law_id: str, options: Mapping[str, Any], *, with_changes: bool = True) -> Traffic:
     """Send the whole trace to a law. Raises UsageError (trace, options) and LawDoesNotCover (options)."""
     found = Traffic(law_id=law_id, options=dict(options))
-    law, reader = make_law(law_id, options), _reader(trace)
+    law, reader = make_law(law_id, options), reader_of(trace)
     reported = _Reported(found)
     for line, reported_len, sent in _sent(reader, law_id):
         try:
@@ -133,7 +133,7 @@ def traffic(trace: TraceFile, law_id: str, options: Mapping[str, Any], *, with_c
 def world_at(trace: TraceFile, line: int, law_id: str, options: Mapping[str, Any]) -> tuple[World, int | None]:
     """Everything up to the request of one line, and what the engine reported for it. UsageError where it has none."""
     sent = []
-    for number, reported_len, each in _sent(_reader(trace), law_id):
+    for number, reported_len, each in _sent(reader_of(trace), law_id):
         sent.append(each)
         if number == line:
             return World(law_id=law_id, options=options, sent=tuple(sent)), reported_len
@@ -180,16 +180,6 @@ def _changes(trace: TraceFile, now: Traffic) -> Iterator[Change]:
         if other.refused == now.refused and saved:
             found.append(Change(variant.change or "", variant.cost or "", saved))
     yield from sorted(found, key=lambda each: -each.saved_tokens)
-
-
-def _reader(trace: TraceFile) -> TraceReader:
-    return open_trace(
-        trace.path,
-        trace.format,
-        block_len=trace.block_len,
-        skip_malformed=trace.skip_malformed,
-        limit=trace.limit,
-    )
 
 
 def _sent(reader: TraceReader, law_id: str) -> Iterator[tuple[int, int | None, Sent]]:

@@ -4,7 +4,7 @@ Every token is replaced by a permutation of the vocabulary that depends on the k
 prefixes stay equal, and prompts that part at some token still part there, since a permutation maps different tokens to
 different ones; but a word has another number at every place, so that counting how often numbers occur tells nothing.
 
-    secret of a place    blake2b of the secret before it and the token there, under the key
+    secret of a place    blake2b of the secret before it and the token there; the first is the key's
     permutation          a four-round Feistel network under that secret, walked until it lands in the vocabulary
 
 What stays visible: lengths, times, and which requests begin alike. What is lost besides the text: equal stretches
@@ -24,6 +24,8 @@ from workloads.traces.chain import Words, mix
 
 ROUNDS = 4
 SHORTEST_KEY = 16
+SECRET_LEN = 16
+"""Bytes."""
 BLOCK = 64
 """Hashed tokens are remembered in blocks, since most prompts begin like an earlier one."""
 
@@ -46,31 +48,34 @@ class KeyedIds:
             raise UsageError(
                 f"token ID {ids.max()} lies outside the vocabulary of {self.vocab_size}; give the model's --vocab-size"
             )
-        secret, pieces = self._key[:16], []
-        for start in range(0, len(ids), BLOCK):
-            block = ids[start : start + BLOCK]
-            name = (secret, block.tobytes())
-            if name not in self._known:
-                self._known[name] = self._block(secret, block)
-            secret, replaced = self._known[name]
+        secret, pieces, start = self._key[:SECRET_LEN], list[TokenIds](), 0
+        while start < len(ids) and (known := self._known.get((secret, ids[start : start + BLOCK].tobytes()))):
+            secret, replaced = known
             pieces.append(replaced)
+            start += BLOCK
+        if start < len(ids):
+            pieces.append(self._new(secret, ids[start:]))
         return np.concatenate(pieces) if pieces else ids
 
     def name(self, text: str | None) -> str | None:
         """A name (session, salt, adapter) as 12 digits that only the key connects with it."""
         return None if text is None else hashlib.blake2b(text.encode(), key=self._key, digest_size=6).hexdigest()
 
-    def _block(self, secret: bytes, ids: TokenIds) -> tuple[bytes, TokenIds]:
-        """The secret behind the block, and its IDs replaced."""
-        secrets = []
+    def _new(self, secret: bytes, ids: TokenIds) -> TokenIds:
+        """IDs that follow the place of this secret, replaced, and remembered by their blocks."""
+        secrets = [secret]
         for each in ids.astype("<u4").tolist():
+            secret = hashlib.blake2b(secret + each.to_bytes(4, "little"), digest_size=SECRET_LEN).digest()
             secrets.append(secret)
-            secret = hashlib.blake2b(secret + each.to_bytes(4, "little"), key=self._key, digest_size=16).digest()
-        tweaks = np.frombuffer(b"".join(secrets), "<u8").reshape(-1, 2)
+        tweaks = np.frombuffer(b"".join(secrets[:-1]), "<u8").reshape(-1, 2)
         found = self._permuted(ids.astype(np.uint64), tweaks)
-        while (outside := found >= self.vocab_size).any():  # walking on keeps it a permutation of the vocabulary
+        while len(outside := np.flatnonzero(found >= self.vocab_size)):  # walking on keeps it a permutation
             found[outside] = self._permuted(found[outside], tweaks[outside])
-        return secret, found.astype(np.int32)
+        replaced = found.astype(np.int32)
+        for start in range(0, len(ids), BLOCK):
+            end = min(start + BLOCK, len(ids))
+            self._known[secrets[start], ids[start:end].tobytes()] = (secrets[end], replaced[start:end].copy())
+        return replaced
 
     def _permuted(self, words: Words, tweaks: npt.NDArray[np.uint64]) -> Words:
         """Each number below 4**half_bits, shape (n,), under its own two secret words, shape (n, 2)."""
