@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from harness.cases.format import Case
     from harness.handover_observe import Live
     from harness.handover_show import Column
+
+FIGURE_TYPES = (".svg", ".png")
 
 
 def handover(
@@ -40,6 +43,10 @@ def handover(
         bool, typer.Option("--observe", help="Start the engines that are installed and read their facts back.")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="One Markdown table.")] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the life of the last prompt in the reference engine (.svg or .png)."),
+    ] = None,
 ) -> None:
     """Answer the hand-over questions engine by engine; fill in a prompt's numbers; show the reference engine's own."""
     from harness import handover_show
@@ -48,6 +55,12 @@ def handover(
     options = parse_options(option) | ({"groups": groups.split(",")} if groups else {})
     if lengths is None and (options or external_hit is not None):
         raise UsageError("--groups, --option and --external-hit change a prompt's numbers; give --prompt-lengths too")
+    lives = [name for name in engines or () if lengths and name.partition("@")[0] == "reference"]
+    if figure is not None and (len(lives) != 1 or figure.suffix not in FIGURE_TYPES):
+        raise UsageError(
+            f"--figure {figure}: a file name that ends in {' or '.join(FIGURE_TYPES)}, with one `reference` or "
+            f"`reference@LAW` among the engines and --prompt-lengths, is needed"
+        )
     case = None if lengths is None else _case(lengths, relation)
     asked = engines or list(SOURCES)
     single = len(asked) == 1
@@ -58,9 +71,15 @@ def handover(
     console = terminal()
     for shown in handover_show.tables(columns):
         console.print(shown)
-    for name in engines or ():
-        if case is not None and name.partition("@")[0] == "reference":
-            console.print(handover_show.live_table(_live(case, name.partition("@")[2], options)))
+    for name in lives:
+        assert case is not None
+        live = _live(case, name.partition("@")[2], options)
+        console.print(handover_show.live_table(live))
+        if figure is not None:
+            from harness.figures.request_life import request_life
+
+            request_life(live).savefig(figure)
+            console.print(f"drawn: {figure}", soft_wrap=True, markup=False)
 
 
 def _case(lengths: str, relation: str) -> Case:

@@ -17,7 +17,10 @@ from adapters.registry import ADAPTERS, adapter_for
 from checkpoints.make import ensure
 from harness.cases.fitting import fit
 from harness.cases.format import Case
-from harness.cases.served import RESERVED
+from harness.cases.served import RESERVED, model_for
+from reference_engine.laws.base import Expectation
+from reference_engine.laws.entry import layer_groups
+from reference_engine.laws.registry import make_law
 from vocabulary.engine import Engine, Span, TokenRequest
 from vocabulary.errors import EngineFailed, UsageError
 
@@ -78,8 +81,19 @@ def _replies(engine: Engine, case: Case) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTables:
+    """`reference_engine.hand_over.GroupTables`, as the worker reports it."""
+
+    group: str
+    read: tuple[Span, ...]
+    written: tuple[Span, ...]
+    restored: Span | None
+    stored: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """`reference_engine.request.HandOverTables`, as the worker reports it."""
+    """`reference_engine.hand_over.HandOverTables`, as the worker reports it."""
 
     block_len: int
     block_table: tuple[int, ...]
@@ -90,6 +104,20 @@ class Tables:
     slot_mapping: tuple[int, ...]
     read_only_blocks: int
     read_only_unchanged: bool
+    holders_after: tuple[int, ...]
+    groups: tuple[GroupTables, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """`reference_engine.hand_over.HandOver`, as the worker reports it."""
+
+    hit_len: int
+    position_start: int
+    first_query_len: int
+    first_key_len: int
+    keys_gathered: bool
+    tables: Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +125,12 @@ class Live:
     """The hand-over of one request that the reference engine served."""
 
     law: str
-    hit_len: int
-    position_start: int
-    first_query_len: int
-    first_key_len: int
-    keys_gathered: bool
-    tables: Tables
+    prompt_len: int
+    steps: tuple[Span, ...]
+    """Prefill steps."""
+    expectation: Expectation
+    """The law's own account, from the law asked alone."""
+    seen: Seen
 
 
 def live(case: Case, law: str, options: Mapping[str, Any]) -> Live:
@@ -112,23 +140,30 @@ def live(case: Case, law: str, options: Mapping[str, Any]) -> Live:
     """
     adapter = adapter_for("reference")
     longest = max(len(request.prompt) for request in case.requests)
-    chosen = ReferenceOptions(law_options=dict(options), pool_tokens=4 * (longest + 64), trace_hand_over=True)
+    groups = layer_groups(options)
+    room = max(4 * (longest + 64), *(4 * (group.block or 0) for group in groups))
+    chosen = ReferenceOptions(law_options=dict(options), pool_tokens=room, trace_hand_over=True)
+    model = model_for(law, groups, drafts="num_speculative_tokens" in options)
     spec = EngineSpec(
         engine="reference", version=adapter.default_version, mode=adapter.modes[0], options=chosen, law=law
     )
     with tempfile.TemporaryDirectory(prefix="hitparity-handover-") as folder:
-        engine = adapter.start(spec, ensure(MODEL), Path(folder))
+        engine = adapter.start(spec, ensure(model), Path(folder))
         try:
             fitted = fit(case, engine.facts.vocab_size, RESERVED)
+            alone = make_law(engine.facts.law or law, engine.facts.law_options)
             requests = [fitted.request(case, index)[0] for index in range(len(case.requests))]
             for request in requests[:-1]:
-                engine.send(request)
+                alone.send(request)
+                alone.finish(request, engine.send(request).output_ids)
             last = requests[-1]
             copy = TokenRequest(request_id=f"{last.request_id}-copy", ids=last.ids, max_tokens=last.max_tokens)
-            native = engine.send_together([last, copy])[0].native["hand_over"]
+            reply = engine.send_together([last, copy])[0]
+            expectation = alone.send(last)
         finally:
             engine.close()
     try:
-        return TypeAdapter(Live).validate_python({"law": law} | native)
+        seen = TypeAdapter(Seen).validate_python(reply.native["hand_over"])
     except ValidationError as error:
         raise EngineFailed(f"reference: the hand-over it reports is not as expected: {error}") from None
+    return Live(law=law, prompt_len=last.prompt_len, steps=reply.steps or (), expectation=expectation, seen=seen)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.handover import Answer, Numbers, Question, System
-from harness.handover_observe import Live
+from harness.handover_observe import GroupTables, Live
 from harness.listing import enum_meanings
 from reference_engine.laws.deepinfer.replay import HandOver
 
@@ -132,25 +132,40 @@ def _details(column: Column, details: HandOver) -> Table:
 
 def live_table(live: Live) -> Table:
     """The reference engine's real hand-over of one request."""
-    tables = live.tables
+    tables = live.seen.tables
     read_only, block = tables.read_only_blocks, tables.block_len
     table = Table(
         "what", "value", title=f"reference engine under {live.law}: the hand-over it made", title_justify="left"
     )
     unchanged = "the same bits before and after the request" if tables.read_only_unchanged else "CHANGED"
     rows = {
-        "hit, position start": f"{live.hit_len}, {live.position_start}",
+        "hit, position start": f"{live.seen.hit_len}, {live.seen.position_start}",
         "block table": f"{runs(tables.block_table)} ({len(tables.block_table)} blocks of {block} tokens)",
         "reference counts": counts(tables.holders),
         "positions": f"{tables.positions[0]} ... {tables.positions[1] - 1}",
-        "query lengths": f"query_start_loc {list(tables.query_start_loc)}: {live.first_query_len} rows",
-        "sequence length": f"{tables.seq_len} keys ({'gathered' if live.keys_gathered else 'a view of the pool'})",
+        "query lengths": f"query_start_loc {list(tables.query_start_loc)}: {live.seen.first_query_len} rows",
+        "sequence length": f"{tables.seq_len} keys ({'gathered' if live.seen.keys_gathered else 'a view of the pool'})",
         "slot mapping of new tokens": runs(tables.slot_mapping),
         "read-only": f"blocks {runs(tables.block_table[:read_only])}: {read_only * block} tokens; {unchanged}",
     }
+    rows["reference counts at the end"] = counts(tables.holders_after)
+    rows["prefill steps"] = ", ".join(f"[{start}, {end})" for start, end in live.steps)
+    for group in tables.groups:
+        rows |= {f"{group.group}: {name}": value for name, value in _group_rows(group).items()}
     for name, value in rows.items():
         table.add_row(Text(name), Text(value))
     return table
+
+
+def _group_rows(group: GroupTables) -> dict[str, str]:
+    if group.stored:
+        restored = (
+            "none" if group.restored is None else f"of position {group.restored[0]}, from place {group.restored[1]}"
+        )
+        stored = ", ".join(f"{position} in place {place}" for position, place in group.stored)
+        return {"state restored": restored, "states stored": stored}
+    shown = {"slots read": group.read, "slots written": group.written}
+    return {name: ", ".join(f"{first}-{end - 1}" for first, end in spans) or "none" for name, spans in shown.items()}
 
 
 def runs(numbers: Sequence[int]) -> str:

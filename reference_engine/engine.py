@@ -119,7 +119,7 @@ class ReferenceEngine:
         if not self.trace_hand_over:
             return seen
         tables = seen.tables or hand_over_tables(lease, calls[0], self.law, self._scheduler.leases, self._full, rooms)
-        return replace(seen, tables=replace(tables, groups=written(tables.groups, calls)))
+        return replace(seen, tables=replace(tables, groups=written(tables.groups, calls, rooms)))
 
     def _traced(self, running: Running) -> None:
         """Before the first call: where the hit lies, and what is there."""

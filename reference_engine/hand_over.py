@@ -122,9 +122,11 @@ def holders(law: Law, lease: Lease, leases: Sequence[Lease], group: int, block_l
     return tuple(sum(block in table for table in tables) for block in block_table(law, lease, group, block_len))
 
 
-def written(groups: Sequence[GroupTables], calls: Sequence[Call]) -> tuple[GroupTables, ...]:
-    """The groups with what further calls of the same request wrote and stored."""
-    return tuple(_continued(group, [call.groups[at] for call in calls]) for at, group in enumerate(groups))
+def written(groups: Sequence[GroupTables], calls: Sequence[Call], rooms: Sequence[Room]) -> tuple[GroupTables, ...]:
+    """The groups with what further calls of the same request wrote and stored in the law's rooms."""
+    return tuple(
+        _continued(group, [call.groups[at] for call in calls], rooms[at].slots) for at, group in enumerate(groups)
+    )
 
 
 def _begun(group: str, rows: AttentionRows | StateRows) -> GroupTables:
@@ -136,14 +138,15 @@ def _begun(group: str, rows: AttentionRows | StateRows) -> GroupTables:
     return GroupTables(group=group, restored=restored)
 
 
-def _continued(group: GroupTables, calls: Sequence[AttentionRows | StateRows]) -> GroupTables:
+def _continued(group: GroupTables, calls: Sequence[AttentionRows | StateRows], limit: int | None) -> GroupTables:
     runs, stored = list(group.written), list(group.stored)
     for rows in calls:
         if isinstance(rows, AttentionRows):
             runs += _runs(_numbers(rows.slots))
         else:
             sequence = rows.batch.sequences[0]
-            stored += [(sequence.position + done, slot) for done, slot in sequence.stores]
+            kept = [(done, slot) for done, slot in sequence.stores if limit is None or slot < limit]
+            stored += [(sequence.position + done, slot) for done, slot in kept]
     return replace(group, written=tuple(runs), stored=tuple(stored))
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.explain.sequence import from_lengths
+from harness.figures.request_life import request_life
 from harness.handover import SOURCES, Answer, Numbers, Question, System, law_of, load, serve
 from harness.handover_cli import _case
 from harness.handover_observe import live
@@ -117,7 +118,7 @@ def test_runs_and_counts() -> None:
     ("law", "options", "hit", "blocks"), [("vllm@0.32", {"block_size": 16}, 688, 65), ("sglang@0.5.23", {}, 700, 1038)]
 )
 def test_the_reference_engines_own_tables(law: str, options: dict[str, int], hit: int, blocks: int) -> None:
-    seen = live(_case("700,1038", "prefix"), law, options)
+    seen = live(_case("700,1038", "prefix"), law, options).seen
     tables = seen.tables
     assert (seen.hit_len, seen.position_start) == (hit, hit)
     assert len(tables.block_table) == len(tables.holders) == blocks
@@ -133,3 +134,16 @@ def test_the_reference_engines_own_tables(law: str, options: dict[str, int], hit
     read = {tables.block_table[index] for index in range(shared)}
     assert not read & {slot // tables.block_len for slot in tables.slot_mapping}
     assert tables.read_only_unchanged
+
+
+@pytest.mark.live("reference")
+def test_a_hybrids_life_is_told_and_drawn(tmp_path: Path) -> None:
+    made = live(_case("200,330", "prefix"), "vllm@0.32", {"groups": ["full:64", "gdn:64"]})
+    full, gdn = made.seen.tables.groups
+    assert made.seen.hit_len == made.expectation.hit_len == made.steps[0][0] == 192
+    assert gdn.restored is not None and gdn.restored[0] == 192
+    assert [position for position, _ in gdn.stored] == [320, 330]
+    assert sum(end - start for start, end in full.read) == 192
+    request_life(made).savefig(tmp_path / "life.svg")
+    drawn = (tmp_path / "life.svg").read_text(encoding="utf-8")
+    assert "330 tokens, hit 192" in drawn and "first computed position 192" in drawn
