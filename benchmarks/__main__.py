@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import calibration, client_floor, law_speed, overhead, soak, ttft
+from benchmarks import calibration, client_floor, law_speed, overhead, soak, trace_cross, trace_speed, ttft
 from benchmarks.page import write_page
 from harness.machine import machine_facts
 
@@ -21,6 +21,8 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "client_floor": client_floor.measure,
     "overhead": overhead.measure,
     "law_speed": law_speed.measure,
+    "trace_speed": trace_speed.measure,
+    "trace_cross": trace_cross.measure,
     "calibration": calibration.measure,
     "ttft": ttft.measure,
 }

@@ -60,7 +60,7 @@ class Curve:
     def by_cause(self, blocks: int) -> dict[Cause, int]:
         """Tokens by cause in a pool of so many usable blocks; only eviction depends on it."""
         hit = self.hit_tokens(blocks)
-        return self._fixed | {Cause.EVICTED: self.ceiling - hit, Cause.REUSED: hit}
+        return {**self._fixed, Cause.EVICTED: self.ceiling - hit, Cause.REUSED: hit}
 
     def hit_tokens(self, blocks: int) -> int:
         """Tokens hit in a pool of so many usable blocks."""
