@@ -21,6 +21,8 @@ from harness.fuzz.shrink import MOST_TRIALS, Shrinker
 from vocabulary.engine import Fidelity
 from vocabulary.errors import EngineFailed, EngineUnavailable, LawDoesNotCover, RequestRefused, UsageError
 
+MOST_UNFIT = 50
+"""Sequences that do not fit before a campaign gives up, if they are more than half of all."""
 MOST_FAILURES = 3
 SERVED_TRIALS = 150
 
@@ -129,9 +131,10 @@ def _variant(
         tally.sequences += 1
         try:
             result = duel(case, engine, law)
-        except DoesNotFit:
+        except DoesNotFit:  # the draw's fault, not the configuration's
             tally.unfit += 1
-            refused += 1
+            if tally.unfit > MOST_UNFIT + tally.sequences // 2:
+                return False
         except (LawDoesNotCover, UsageError, RequestRefused) as why:
             reason = f"{_difference(options, configuration)}{type(why).__name__}: {why}"
             tally.not_covered[reason] = tally.not_covered.get(reason, 0) + 1
