@@ -126,15 +126,13 @@ def _variant(
 ) -> bool:
     """Sequences of one variant until `goal` requests in all; False: enough was found or failed."""
     refused = 0
-    while tally.requests < goal:
+    while tally.requests < goal and tally.unfit <= MOST_UNFIT + tally.sequences // 2:
         case = draw(configuration, options, tally.seed, tally.sequences)
         tally.sequences += 1
         try:
             result = duel(case, engine, law)
         except DoesNotFit:  # the draw's fault, not the configuration's
             tally.unfit += 1
-            if tally.unfit > MOST_UNFIT + tally.sequences // 2:
-                return False
         except (LawDoesNotCover, UsageError, RequestRefused) as why:
             reason = f"{_difference(options, configuration)}{type(why).__name__}: {why}"
             tally.not_covered[reason] = tally.not_covered.get(reason, 0) + 1
