@@ -42,6 +42,8 @@ MODELS = {
 DRAFTING = {"tiny-qwen3.5": "tiny-qwen3.5-mtp"}
 WINDOW = 128
 """Of tiny-gemma3."""
+EMULATED_POOL = 32768
+"""Tokens of the reference engine's pool, the same for most cases: one start serves them."""
 
 
 class ServedSubject:
@@ -150,7 +152,7 @@ class EmulatedSubject(ServedSubject):
         longest = max(len(request.prompt) + len(request.output_ids) for request in case.requests)
         options = {
             "law_options": {"groups": list(case.groups), **case.options},
-            "pool_tokens": max(16384, len(case.requests) * (longest + ROOM)),
+            "pool_tokens": max(EMULATED_POOL, len(case.requests) * (longest + ROOM)),
         }
         spec = EngineSpec(
             engine="reference",
