@@ -16,7 +16,7 @@ MEANINGS = {
     "through the engine's own cache code, in one run; millions of prompt tokens per second, medians. `lookup` is the "
     "engine's lookup alone, without hashing, allocation and insertion. `resident`: prompts in the cache.",
     "trace_speed": "A generated trace in Mooncake's format, file to result, one process each, in turns, medians: our "
-    "laws with a ledger per request beside two block-level simulators. `one pass` is plain full attention at every pool "
+    "laws with a ledger per request beside two block-level simulators. `one pass`: plain full attention at every pool "
     "size (`simulate --curve`) with ledgers for one of them. Later rows: cost and memory over the number of requests.",
     "trace_cross": "Tokens hit on the plain full-attention case without a limit, by our law and by four other tools; "
     "`predicted` is their number as our ledger gives it (docs/simulate.md says why they differ).",
