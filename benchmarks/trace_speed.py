@@ -1,4 +1,4 @@
-"""A trace of 12,000 requests and 131 million tokens through our laws and through two block-level simulators.
+"""A trace of 12,000 requests and some 131 million tokens through our laws and through two block-level simulators.
 
 One process each, trace file to result, in turns; medians. `cpu_s` is what the machine's other work disturbs least.
 kvcache-simulator replays 512-token blocks in C++ for its 15 pool sizes, llmtrafficlens in Python for its own sizes.
