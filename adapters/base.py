@@ -44,6 +44,8 @@ class EngineSpec:
     """`attach` mode: the server's base URL."""
     api_key_env: str | None = None
     """`attach` mode: name of the environment variable that holds the key; the key itself is never stored."""
+    api_key_file: Path | None = None
+    """`attach` mode: file that holds the key, in place of a variable; readable by its owner only."""
     start_timeout_s: float = 300.0
     request_timeout_s: float = 300.0
     stop_timeout_s: float = 20.0

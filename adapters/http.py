@@ -25,6 +25,8 @@ MAX_REPLY_BYTES = 256 << 20
 """A whole reply with its headers, streamed or not."""
 MAX_BODY_BYTES = 64 << 20
 MAX_LINE_BYTES = 8 << 20
+HIDDEN = b"[API key]"
+"""What a server's words show where they repeat the key."""
 
 
 class HttpClient:
@@ -46,6 +48,7 @@ class HttpClient:
         self._deadline = 0.0
         self._connection.response_class = _response_class(self._remaining_s)
         self._headers = {"Content-Type": "application/json", "Connection": "close"}
+        self._key = (api_key or "").encode()
         if api_key:
             if not (api_key.isascii() and api_key.isprintable()):
                 raise UsageError(f"{engine}: the API key holds control or non-ASCII characters; check where it is set")
@@ -85,7 +88,7 @@ class HttpClient:
                 if len(line) > MAX_LINE_BYTES:
                     raise EngineFailed(f"{self.engine}: POST {path} sent a line of over {MAX_LINE_BYTES} bytes")
                 if line.startswith(b"data:"):
-                    data = line[5:].strip()
+                    data = self._without_key(line[5:].strip())
                     if data == b"[DONE]":
                         break
                     yield now, self._decode(data, path)
@@ -126,7 +129,7 @@ class HttpClient:
             self._leave(response)
         if len(body) > MAX_BODY_BYTES:
             raise EngineFailed(f"{self.engine}: {request} answered over {MAX_BODY_BYTES} bytes")
-        return body
+        return self._without_key(body)
 
     def _leave(self, response: http.client.HTTPResponse) -> None:
         response.close()
@@ -135,7 +138,14 @@ class HttpClient:
     def _failure(self, request: str, what: str, error: Exception) -> EngineFailed:
         if isinstance(error, TimeoutError) and error.errno is None:  # ours, not the network's ETIMEDOUT
             return EngineFailed(f"{self.engine}: {request} {what}: not finished within {self._timeout_s:g} s")
-        return EngineFailed(f"{self.engine}: {request} {what}: {error!r}")
+        return EngineFailed(f"{self.engine}: {request} {what}: {self._without_key(repr(error).encode()).decode()}")
+
+    def _without_key(self, said: bytes) -> bytes:
+        """A server may repeat what it was sent, above all in an error; plainly or as JSON text spells it."""
+        if self._key:
+            for spelled in (self._key, json.dumps(self._key.decode())[1:-1].encode(), self._key.replace(b"/", b"\\/")):
+                said = said.replace(spelled, HIDDEN)
+        return said
 
     def _check(self, status: int, body: bytes, path: str) -> None:
         if 400 <= status < 500:
@@ -157,10 +167,15 @@ def sending_ns(request: TokenRequest) -> int:
     return time.monotonic_ns()
 
 
+def check_url(engine: str, base_url: str) -> None:
+    """Raises UsageError for a URL that cannot be used or may hold a secret: it would be written into records."""
+    _split(engine, base_url)
+
+
 def _split(engine: str, base_url: str) -> SplitResult:
-    if "@" in base_url:
+    if found := [f"`{sign}`" for sign in "@?#" if sign in base_url]:
         raise UsageError(
-            f"{engine}: a server's URL must not hold `@`, since it is written into records; "
+            f"{engine}: a server's URL must not hold {found[0]}, since it is written into records; "
             f"name the variable that holds the key in `api_key_env`"
         )
     try:

@@ -15,11 +15,15 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from checkpoints.headers import check_gguf, check_safetensors
+from vocabulary.bounded import inside, parse_json, read_bytes
 from vocabulary.errors import UsageError
 
 MANIFEST = "hitparity.json"
 WEIGHTS = "model.safetensors"
 GGUF = "model.gguf"
+CODE = frozenset((".py", ".so", ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".joblib"))
+"""Python, or formats that are read with pickle by some engine."""
 
 
 class Manifest(BaseModel):
@@ -78,7 +82,7 @@ class Checkpoint:
         remedy = "write the folder with `hitparity model make NAME DIR`"
         manifest = _read(directory / MANIFEST, Manifest, remedy)
         for name in sorted({WEIGHTS, GGUF, *manifest.sha256}):
-            path, expected = directory / name, manifest.sha256.get(name, "no entry")
+            path, expected = inside(directory, name), manifest.sha256.get(name, "no entry")
             try:
                 actual = sha256_of(path)
             except OSError as error:
@@ -89,6 +93,9 @@ class Checkpoint:
                     f"(SHA-256 {actual[:12]}, expected {expected[:12]}); engines would run different models. "
                     f"Make the folder again with `hitparity model make`"
                 )
+        _refuse_code(directory)
+        check_safetensors(directory / WEIGHTS)
+        check_gguf(directory / GGUF)
         config = _read(directory / "config.json", _Config, remedy)
         digest = hashlib.sha256(json.dumps(manifest.sha256, sort_keys=True).encode())
         return cls(
@@ -103,6 +110,14 @@ class Checkpoint:
         )
 
 
+def _refuse_code(directory: Path) -> None:
+    """Nothing in a folder may be able to run: no engine is told to trust it, and none gets the chance to."""
+    for path in sorted(directory.iterdir()):
+        if path.suffix in CODE or path.is_symlink():
+            what = "is a symbolic link" if path.is_symlink() else "could run code when it is loaded"
+            raise UsageError(f"{path}: {what}; a model folder holds safetensors, GGUF, JSON and text only; remove it")
+
+
 def sha256_of(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
@@ -114,9 +129,9 @@ _Read = TypeVar("_Read", bound=BaseModel)
 
 def _read(path: Path, kind: type[_Read], remedy: str) -> _Read:
     try:
-        return kind.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+        return kind.model_validate(parse_json(read_bytes(path), str(path)))
+    except UsageError as error:
+        raise UsageError(f"{error}; {remedy}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"

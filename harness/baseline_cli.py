@@ -9,9 +9,9 @@ import typer
 from rich.markup import escape
 
 from harness.baseline import BASELINES, Checked, accept, check
-from harness.cases_cli import terminal
 from harness.outcome import GRAVEST_FIRST
 from harness.store import Run, load_run
+from harness.terminal import terminal
 from harness.wording import plain
 from vocabulary.errors import ExitCode, UsageError
 

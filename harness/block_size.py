@@ -5,7 +5,6 @@ The derivation itself is `reference_engine.laws.vllm.block_size`.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reference_engine.laws.vllm.block_size import RELEASES, HybridBlock, HybridBytes, HybridShape, hybrid_block_size
+from vocabulary.bounded import read_json
 from vocabulary.errors import LawDoesNotCover, UsageError
 
 PADDING_DIGITS = 4
@@ -57,10 +57,7 @@ def shape_of(config: Path, *, tp: int, kv_dtype_bytes: int, recurrent_dtype_byte
     The convolution keeps `linear_conv_kernel_dim - 1` inputs and one per draft, in the type of the keys and values
     (vLLM, model_executor/layers/mamba/mamba_utils.py).
     """
-    try:
-        data = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{config}: cannot be read: {error}") from None
+    data = read_json(config)
     data = data.get("text_config", data) if isinstance(data, dict) else {}
     if not isinstance(data, dict):
         raise UsageError(f"{config}: key 'text_config' is no table; give the sizes as options instead of --config")

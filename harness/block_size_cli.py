@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from harness.cases_cli import terminal
+from harness.terminal import terminal
 from vocabulary.errors import UsageError
 
 NEEDED = ("--kv-heads", "--head-dim", "--recurrent-heads", "--recurrent-head-dims", "--conv-state-bytes")

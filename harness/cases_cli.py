@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from harness.terminal import terminal
 from vocabulary.engine import Fidelity
 from vocabulary.errors import ExitCode, UsageError
 
-PIPE_WIDTH = 120
 PUBLISHED = "published"
 """The shipped set that has block sizes beside its cases."""
 
@@ -69,9 +66,3 @@ def check(
         code = ExitCode.FINDINGS if blocks.differences else code
     console.print(checked.summary)
     raise typer.Exit(code)
-
-
-def terminal() -> Console:
-    """Standard output; a pipe has no width of its own."""
-    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, emoji=False, width=None if wide else PIPE_WIDTH)

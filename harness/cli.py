@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -27,11 +26,13 @@ import harness.import_cli
 import harness.latency_cli
 import harness.report_cli
 import harness.simulate_cli
+from adapters import exposure
 from harness.experiment import load_experiment
 from harness.listing import Topic, listing
 from harness.plan import Group, plan
 from harness.progress import ConsoleProgress
 from harness.store import load_run
+from harness.terminal import error_terminal, never_fail_to_encode, terminal
 from vocabulary.errors import ExitCode, HitparityError, UsageError
 
 app = typer.Typer(
@@ -61,7 +62,6 @@ app.command()(harness.gpu_check_cli.gpu_check)
 app.command()(harness.generate_cli.generate)
 app.command("import")(harness.import_cli.import_log)
 
-PIPE_WIDTH = 120
 Results = Annotated[
     Path, typer.Option("--results", metavar="DIR", help="Folder that runs are written below.", show_default=True)
 ]
@@ -89,6 +89,9 @@ def run(
     path = find_experiment(experiment)
     loaded = load_experiment(path)
     groups = plan(loaded, only)
+    for group in groups:
+        for warning in exposure.warnings(group.spec):
+            error_terminal().print(f"warning: {escape(warning)}", soft_wrap=True)
     if dry_run:
         _print_plan(groups)
         return
@@ -102,7 +105,7 @@ def run(
     written = write_report(done, folder / "report")
     page = harness.report_cli.write_page(done, folder / "report" / harness.report_cli.PAGE)
     tables = run_tables(done.cells, done.requests, full=full, planned=done.manifest.cells)
-    console = widened(_console(), tables)
+    console = widened(terminal(), tables)
     for table in tables:
         console.print(table)
     console.print(f"records: {escape(str(folder))}", soft_wrap=True)
@@ -118,7 +121,7 @@ def list_topic(
     ] = None,
 ) -> None:
     """List engines, laws, workloads, causes or ready experiments."""
-    _console().print(listing(topic, name))
+    terminal().print(listing(topic, name))
 
 
 @app.command()
@@ -148,13 +151,8 @@ def doctor(
             _yes(found.reset_works) if looked else "-",
             escape("\n".join(found.remarks)),
         )
-    _console().print(table)
+    terminal().print(table)
     raise typer.Exit(max(codes, default=ExitCode.CLEAN))
-
-
-def _console() -> Console:
-    """Standard output; a pipe has no width of its own, and tables need more than the usual 80 columns."""
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=PIPE_WIDTH)
 
 
 def _yes(value: bool) -> str:
@@ -166,13 +164,14 @@ def _print_plan(groups: tuple[Group, ...]) -> None:
     for group in groups:
         cells = ", ".join(cell.workload.name for cell in group.cells)
         table.add_row(escape(group.engine_label), group.spec.mode, escape(group.model), escape(cells))
-    console = _console()
+    console = terminal()
     console.print(table)
     console.print(f"{sum(len(group.cells) for group in groups)} cells; nothing was started")
 
 
 def main() -> None:
     """Entry point: one sentence and the right exit code for every expected error."""
+    never_fail_to_encode()
     try:
         app(standalone_mode=True)
     except HitparityError as error:
@@ -185,5 +184,5 @@ def main() -> None:
 
 
 def _fail(message: str, code: ExitCode) -> None:
-    Console(stderr=True, highlight=False).print(f"hitparity: {escape(message)}", soft_wrap=True)
+    error_terminal().print(f"hitparity: {escape(message)}", soft_wrap=True)
     sys.exit(code)

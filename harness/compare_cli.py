@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness.cases_cli import terminal
 from harness.compare.likeness import Subject
 from harness.compare.quantity import Quantity
+from harness.terminal import terminal
 from vocabulary.errors import UsageError
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")

@@ -27,14 +27,15 @@ import hashlib
 import itertools
 import json
 import os
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from adapters.base import EngineSpec
+from adapters.http import check_url
 from adapters.registry import adapter_for
+from vocabulary.bounded import read_toml
 from vocabulary.engine import Mode
 from vocabulary.errors import HitparityError, UsageError
 from workloads.families.base import Parameters
@@ -72,6 +73,8 @@ class EngineEntry(_Strict):
     binary: Path | None = None
     url: str | None = None
     api_key_env: str | None = None
+    api_key_file: Path | None = None
+    """In place of the variable; readable by its owner only."""
     start_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     request_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     stop_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 20.0
@@ -88,6 +91,10 @@ class EngineEntry(_Strict):
             raise UsageError(f"engine {self.name!r}: mode {mode.value!r} is not supported; supported: {known}")
         if (mode is Mode.ATTACH) != (self.url is not None):
             raise UsageError(f"engine {self.name!r}: `url` and mode 'attach' go together")
+        if self.url is not None:
+            check_url(f"engine {self.name!r}", self.url)
+        if self.api_key_env and self.api_key_file:
+            raise UsageError(f"engine {self.name!r}: give `api_key_env` or `api_key_file`, not both")
         found = []
         for values in itertools.product(*self.matrix.values()):
             chosen = dict(zip(self.matrix, values, strict=True))
@@ -105,6 +112,7 @@ class EngineEntry(_Strict):
                 binary=self.binary,
                 url=self.url,
                 api_key_env=self.api_key_env,
+                api_key_file=self.api_key_file,
                 start_timeout_s=self.start_timeout_s,
                 request_timeout_s=self.request_timeout_s,
                 stop_timeout_s=self.stop_timeout_s,
@@ -200,16 +208,9 @@ def load_experiment(path: Path) -> Experiment:
 
 def _read(path: Path, depth: int = 0) -> dict[str, Any]:
     """The file's tables on top of those of the file it `extends`: lists are appended, other keys replace."""
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"{path}: over {MAX_FILE_BYTES} bytes; this is not an experiment file")
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file; `hitparity list experiments` shows the ready ones") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, and numbers or nesting beyond Python's limits
-        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; `hitparity list experiments` shows the ready ones")
+    data = read_toml(path, MAX_FILE_BYTES)
     base = data.pop("extends", None)
     if base is None:
         return data
@@ -241,7 +242,8 @@ def checked(model: type[Model], data: dict[str, Any], where: str) -> Model:
             raise UsageError(f"{where}: key {key!r} is missing") from None
         message = problem["msg"].removeprefix("Value error, ")
         at = f" key {key!r}:" if key else ""
-        given = f" (given: {problem['input']!r:.80})" if key else ""
+        secret = "environment" in problem["loc"] or "key" in str(problem["loc"][-1:])
+        given = f" (given: {problem['input']!r:.80})" if key and not secret else ""
         raise UsageError(f"{where}:{at} {message}{given}") from None
 
 

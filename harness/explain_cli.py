@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cases_cli import terminal
 from harness.fuzz_cli import parse_options
+from harness.terminal import terminal
 from vocabulary.errors import HitparityError, LawDoesNotCover, UsageError
 
 if TYPE_CHECKING:

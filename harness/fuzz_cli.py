@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from harness.cases_cli import terminal
+from harness.terminal import terminal
 from vocabulary.engine import Fidelity
 from vocabulary.errors import ExitCode, UsageError
 

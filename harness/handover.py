@@ -7,7 +7,6 @@ formulas are filled in with the numbers of a prompt by the system's law.
 from __future__ import annotations
 
 import string
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from reference_engine.laws.base import Law
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.registry import make_law
+from vocabulary.bounded import read_toml
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import UsageError
 
@@ -145,8 +145,8 @@ def load(system: str) -> System:
         raise UsageError(f"no hand-over answers for {system!r}; there are: {', '.join(SOURCES)}")
     path = ROOT / SOURCES[system] / "handover.toml"
     try:
-        loaded = System.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+        loaded = System.model_validate(read_toml(path))
+    except (UsageError, ValidationError) as error:
         raise UsageError(f"{path.relative_to(ROOT)}: {error}") from None
     if loaded.system != system:
         raise UsageError(f"{path.relative_to(ROOT)}: is about {loaded.system!r}, not {system!r}")

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +20,7 @@ from harness.latency_page import latency_page
 from harness.plan import Group
 from harness.store import RUN_FILE, Run, load_run, writable
 from harness.summary import unfinished_cells
+from harness.terminal import terminal
 from harness.wording import plain
 from vocabulary.errors import ExitCode, UsageError
 from workloads.families.pairs import Pairs
@@ -58,7 +58,7 @@ def latency(
     floors = _floors(folder, {row.prompt_len for row in rows})
     _write_rows(folder, floors, rows)
     tables = _tables(rows, floors)
-    console = Console()
+    console = terminal()
     console.width = max(console.width, WIDTH)
     for table in tables:
         console.print(table)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
 from harness.plan import Cell, Group
 from harness.records import CellManifest, RequestRecord
+from harness.terminal import error_terminal
 
 MARKS = {"complete": "done", "interrupted": "INTERRUPTED", "failed": "FAILED"}
 
@@ -16,7 +16,7 @@ class ConsoleProgress:
     """Implements `harness.runner.Progress`."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = error_terminal()
         self._status: Status | None = None
 
     def group(self, group: Group, cells: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from harness.cases_cli import terminal
+from harness.terminal import terminal
 from vocabulary.errors import UsageError
 
 if TYPE_CHECKING:

@@ -40,6 +40,7 @@ from harness.store import (
     writable,
     write_manifest,
 )
+from vocabulary.bounded import inside, read_text
 from vocabulary.engine import Engine
 from vocabulary.errors import EngineFailed, ExitCode, HitparityError, UsageError
 from workloads.source import TokenSource
@@ -47,7 +48,7 @@ from workloads.source import TokenSource
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-TRACEBACK_FILE = "traceback.txt"
+ENGINE_LOG, TRACEBACK_FILE = "engine.log", "traceback.txt"
 
 
 class Progress(Protocol):
@@ -129,7 +130,9 @@ class Runner:
         """Start the engine, run the cells; an engine that dies is started again for the cells after it."""
         engine: Engine | None = None
         left = list(cells)
-        log_folder = self._folder / group.log_folder
+        log_folder = inside(self._folder, *group.log_folder.split("/"))
+        for name in (ENGINE_LOG, TRACEBACK_FILE):
+            inside(log_folder, name)
         with writable(log_folder):
             log_folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -231,7 +234,7 @@ class Runner:
             parameters=cell.workload.parameters_on(engine.facts if engine else None),
             seed=cell.workload.seed,
             requests=requests.read_bytes().count(b"\n") if requests.exists() else 0,
-            engine_log=f"{group.log_folder}/engine.log",
+            engine_log=f"{group.log_folder}/{ENGINE_LOG}",
         )
         with writable(self._folder / cell.id):
             (self._folder / cell.id).mkdir(parents=True, exist_ok=True)
@@ -245,8 +248,8 @@ class Runner:
 def read_document(source: Path, name: str) -> str:
     """A text file that a workload names, relative to the experiment file."""
     try:
-        return (source.parent / name).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+        return read_text(source.parent / name)
+    except UsageError as error:
         raise UsageError(f"{source}: document {name!r} cannot be read: {error}") from None
 
 

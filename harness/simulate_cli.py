@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from harness.cases_cli import terminal
 from harness.fuzz_cli import parse_options
+from harness.terminal import error_terminal, terminal
 from vocabulary.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def simulate(
     file = TraceFile(
         path=trace, format=trace_format, block_len=block_len, skip_malformed=skip_malformed, limit=limit, divide=divide
     )
-    errors = Console(stderr=True, highlight=False)
+    errors = error_terminal()
     _announce(file, errors)
     failures, done, sweep = [], dict[str, "CellResult"](), None
     if law:

@@ -24,9 +24,14 @@ from pydantic import BaseModel, ValidationError
 
 from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
 from harness.upgrade import LaterSchema, read_record
+from vocabulary.bounded import inside, read_bytes
 from vocabulary.errors import UsageError
 
+LOCK_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+"""Neither truncates nor follows a link that somebody else put there."""
 SYNC_S = 1.0
+MAX_LINE = 16 << 20
+"""Characters of a request record; one of a prompt of a million tokens has a tenth."""
 RUN_NAME = re.compile(r"(\d{8}T\d{6}Z)(-\d{3})?")
 """UTC time of a run's start; numbered where that was taken or the clock had stepped back."""
 RUN_FILE, CELL_FILE, REQUESTS_FILE = "run.json", "cell.json", "requests.jsonl"
@@ -132,7 +137,7 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         with writable(folder):
-            self._file = (folder / ".lock").open("w", encoding="utf-8")
+            self._file = open(os.open(folder / ".lock", LOCK_FLAGS, 0o600), "w", encoding="utf-8")  # noqa: PTH123, SIM115
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -150,7 +155,7 @@ class RunLock:
 
 def completed(folder: Path, cell: str) -> bool:
     """Whether a cell of a run was completed earlier, and all its lines are there."""
-    path, lines = folder / cell / CELL_FILE, folder / cell / REQUESTS_FILE
+    path, lines = inside(folder, cell, CELL_FILE), inside(folder, cell, REQUESTS_FILE)
     if not path.is_file() or (manifest := _parse(CellManifest, path)).status is not CellStatus.COMPLETE:
         return False
     content = lines.read_bytes() if lines.is_file() else b""
@@ -159,8 +164,8 @@ def completed(folder: Path, cell: str) -> bool:
 
 def load_manifests(folder: Path) -> tuple[RunManifest, tuple[CellManifest, ...]]:
     """A run's manifests without its requests; UsageError names the file that is no record of ours."""
-    manifest = _parse(RunManifest, folder / RUN_FILE)
-    paths = [folder / cell / CELL_FILE for cell in manifest.cells]
+    manifest = _parse(RunManifest, inside(folder, RUN_FILE))
+    paths = [inside(folder, cell, CELL_FILE) for cell in manifest.cells]
     return manifest, tuple(_parse(CellManifest, path) for path in paths if path.is_file())
 
 
@@ -169,14 +174,14 @@ def load_run(folder: Path) -> Run:
     if not (folder / RUN_FILE).is_file():
         raise UsageError(f"{folder}: not a run folder ({RUN_FILE} is missing); give DIR/<experiment>/<run>")
     remarks: list[str] = []
-    manifest = _parse(RunManifest, folder / RUN_FILE, remarks.append)
+    manifest = _parse(RunManifest, inside(folder, RUN_FILE), remarks.append)
     cells: list[CellManifest] = []
     requests: list[RequestRecord] = []
     for cell in manifest.cells:
-        path = folder / cell / REQUESTS_FILE
+        path, ended = inside(folder, cell, REQUESTS_FILE), inside(folder, cell, CELL_FILE)
         lines = _read_lines(path, remarks.append) if path.is_file() else []
-        if (folder / cell / CELL_FILE).is_file():
-            cells.append(_parse(CellManifest, folder / cell / CELL_FILE, remarks.append))
+        if ended.is_file():
+            cells.append(_parse(CellManifest, ended, remarks.append))
             if len(lines) != cells[-1].requests:
                 have = f"has {len(lines)}" if path.is_file() else "is missing, with all"
                 remarks.append(f"{path}: {have} of the {cells[-1].requests} requests that the cell counted")
@@ -208,7 +213,9 @@ def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord
     records: dict[str, RequestRecord] = {}
     left_open: dict[str, int] = {}
     with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), ""), start=1):
+            if len(line) == MAX_LINE:
+                raise UsageError(f"{path}: line {number} is over {MAX_LINE} characters; it is not a request record")
             if not line.endswith("\n"):
                 remark(f"{path}: line {number} is torn (the run was killed while writing it) and is left out")
                 break
@@ -231,9 +238,7 @@ def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord
 
 def _parse(model: type[Model], path: Path, remark: Callable[[str], None] = lambda _: None) -> Model:
     try:
-        record, opened = read_record(model, path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+        record, opened = read_record(model, read_bytes(path))
     except LaterSchema as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     except ValidationError as error:

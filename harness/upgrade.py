@@ -8,12 +8,14 @@ refused.
 from __future__ import annotations
 
 import json
+import re
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
+VERSION = re.compile("[0-9]{1,9}")
 
 
 class LaterSchema(ValueError):
@@ -40,7 +42,7 @@ def read_record(model: type[Model], text: str | bytes) -> tuple[Model, str]:
 def _object(text: str | bytes) -> dict[str, Any] | None:
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 
@@ -51,7 +53,7 @@ def _upgraded(model: type[BaseModel], document: dict[str, Any]) -> tuple[dict[st
     (current,) = get_args(fields["schema"].annotation)
     name, number = current.rsplit("/", 1)
     found = str(document.get("schema", ""))
-    if found.rsplit("/", 1)[0] != name or not found.rsplit("/", 1)[-1].isdecimal():
+    if found.rsplit("/", 1)[0] != name or not VERSION.fullmatch(found.rsplit("/", 1)[-1]):
         return document, ""
     if int(found.rsplit("/", 1)[1]) > int(number):
         raise LaterSchema(f"it is a {found} record and this hitparity reads up to {current}; install a later hitparity")

@@ -13,9 +13,11 @@ from vocabulary.engine import Fidelity
 UNKNOWN, UNUSABLE = "?", "unusable"
 
 
-def plain(text: str) -> str:
-    """One line without control characters, whatever a model folder or a label is called."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+def plain(text: str, *, keep: str = "") -> str:
+    """One line without control or bidirectional characters, whatever a model folder or a label is called."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def count(value: int | None) -> str:

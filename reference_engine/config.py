@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vocabulary.bounded import read_json
 from vocabulary.errors import UsageError
 from vocabulary.groups import Kind, LayerGroup
 
+MAX_LAYERS = 10_000
 SUPPORTED = ("llama", "qwen3", "gemma3_text", "qwen3_5_text", "qwen3_next")
 _HYBRIDS = ("qwen3_5_text", "qwen3_next")
 _KINDS = {"full_attention": Kind.FULL, "sliding_attention": Kind.SWA, "linear_attention": Kind.GDN}
@@ -125,16 +126,21 @@ class ModelConfig:
         """
         path = directory / "config.json"
         try:
-            raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: cannot be read ({error}); make it again with `hitparity model make`") from None
+            raw = read_json(path)
+        except UsageError as error:
+            raise UsageError(f"{error}; make it again with `hitparity model make`") from None
+        if not isinstance(raw, dict):
+            raise UsageError(f"{path}: is no JSON object; make it again with `hitparity model make`")
         if raw.get("model_type") not in SUPPORTED:
             raise UsageError(
                 f"{path}: model_type {raw.get('model_type')!r} is not supported by the reference engine; "
                 f"supported: {', '.join(SUPPORTED)}"
             )
-        _refuse_unsupported(path, raw)
+        layers = raw.get("num_hidden_layers", 1)
+        if type(layers) is not int or not 0 < layers <= MAX_LAYERS:
+            raise UsageError(f"{path}: num_hidden_layers is {layers!r:.40}, not a number from 1 to {MAX_LAYERS}")
         try:
+            _refuse_unsupported(path, raw)
             kinds = _layer_kinds(path, raw)
             head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
             scalar = raw.get("query_pre_attn_scalar", 256) if raw["model_type"] == "gemma3_text" else head_dim
@@ -161,6 +167,8 @@ class ModelConfig:
             )
         except KeyError as error:
             raise UsageError(f"{path}: key {error} is missing; make the model folder again") from None
+        except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            raise UsageError(f"{path}: a value is of the wrong kind ({error}); make the model folder again") from None
 
 
 def _layer_kinds(path: Path, raw: dict[str, Any]) -> tuple[Kind, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from adapters.base import Adapter, EngineSpec
+from adapters.exposure import api_key
 from adapters.http import HttpClient
 from adapters.llama_cpp.engine import LlamaCppEngine
 from adapters.llama_cpp.facts import ServerFacts, read_facts, resolved_options
@@ -82,9 +82,7 @@ class LlamaCppAdapter(Adapter):
     def _attach(self, spec: EngineSpec, options: LlamaCppOptions, model: Checkpoint) -> Engine:
         if spec.url is None:
             raise UsageError(f"{self.name}: attach mode needs `url`")
-        key = None
-        if spec.api_key_env is not None and not (key := os.environ.get(spec.api_key_env)):
-            raise UsageError(f"{self.name}: the environment variable {spec.api_key_env} (api_key_env) is not set")
+        key = api_key(spec)
         client = HttpClient(self.name, spec.url, timeout_s=spec.start_timeout_s, api_key=key)
         try:
             said = read_facts(client, model)

@@ -13,12 +13,12 @@ warm-up request, look-ups on the model hub and, on a CPU, the second and third i
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from adapters.base import Adapter, EngineSpec
+from adapters.exposure import api_key
 from adapters.sglang.engine import SglangEngine
 from adapters.sglang.facts import HYBRID, facts_of
 from adapters.sglang.options import SglangOptions
@@ -101,10 +101,7 @@ class SglangAdapter(Adapter):
     def _attach(self, spec: EngineSpec, model: Checkpoint) -> SglangEngine:
         if spec.url is None:
             raise UsageError('sglang: attach mode needs url = "http://host:port"')
-        key = None
-        if spec.api_key_env is not None and not (key := os.environ.get(spec.api_key_env)):
-            raise UsageError(f"sglang: the environment variable {spec.api_key_env} (api_key_env) is not set")
-        server = Server(url=spec.url, timeout_s=spec.request_timeout_s, api_key=key)
+        server = Server(url=spec.url, timeout_s=spec.request_timeout_s, api_key=api_key(spec))
         try:
             facts = self._facts(server, spec, model)
         except EngineFailed as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
 from adapters.base import EngineSpec
+from adapters.exposure import api_key
 from adapters.http import HttpClient
 from adapters.vllm.facts import complete_facts
 from adapters.vllm.server import VllmServer
@@ -23,7 +23,7 @@ def attach(spec: EngineSpec, model: Checkpoint) -> VllmServer:
     """Read the server's facts; EngineUnavailable when nothing usable answers at the URL."""
     if spec.url is None:
         raise UsageError(f"{spec.engine}: attach mode needs the server's url")
-    key = _api_key(spec)
+    key = api_key(spec)
 
     def connect() -> HttpClient:
         return HttpClient(spec.engine, spec.url or "", timeout_s=spec.request_timeout_s, api_key=key)
@@ -55,14 +55,6 @@ def attach(spec: EngineSpec, model: Checkpoint) -> VllmServer:
     if full:
         notes.append("layer groups and vocabulary are those of the model folder, not read from the server")
     return VllmServer(complete_facts(raw, Mode.ATTACH, tuple(notes)), connect, served_name=served["id"])
-
-
-def _api_key(spec: EngineSpec) -> str | None:
-    if spec.api_key_env is None:
-        return None
-    if not (key := os.environ.get(spec.api_key_env)):
-        raise UsageError(f"{spec.engine}: environment variable {spec.api_key_env}, named by api_key_env, is not set")
-    return key
 
 
 def _options(metrics: str) -> dict[str, Any]:

@@ -179,7 +179,6 @@ def test_a_body_that_is_no_usable_json(body: bytes) -> None:
         "http://host/\u00fc",
         "http://ho\nst",
         "http://a..b",
-        "http://host/?model=x",
         "ftp://host",
         "host:8000",
         "",
@@ -190,9 +189,9 @@ def test_a_url_that_cannot_be_used(url: str) -> None:
         HttpClient("made-up", url, timeout_s=1)
 
 
-@pytest.mark.parametrize("url", ["http://user:secret@host", "http://user:secret@[::1"])
+@pytest.mark.parametrize("url", ["http://u:secret@host", "http://u:secret@[::1", "http://h/?key=secret"])
 def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
-    with pytest.raises(UsageError, match="must not hold `@`") as caught:
+    with pytest.raises(UsageError, match=r"must not hold `[@?]`") as caught:
         HttpClient("made-up", url, timeout_s=1)
     assert "secret" not in str(caught.value)
 

@@ -83,7 +83,7 @@ def test_missing_unreadable_and_huge_files(write: Callable[..., Path], tmp_path:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot be read"):
         load_experiment(binary)
-    with pytest.raises(UsageError, match="not an experiment file"):
+    with pytest.raises(UsageError, match="over 1048576 bytes"):
         load_experiment(write("#" * (1 << 20) + "\n"))
 
 

@@ -40,7 +40,7 @@ def open_trace(
 def _recognised(path: Path) -> str:
     try:
         row = json.loads(first_line(path))
-    except ValueError:
+    except (ValueError, RecursionError):
         row = None
     name = _format_of(row) if isinstance(row, dict) else None
     if name is None:
