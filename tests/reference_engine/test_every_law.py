@@ -220,3 +220,46 @@ def test_a_traced_hand_over_tells_states_and_slots(
 def test_groups_that_do_not_fit_the_model_are_named(checkpoint: Callable[[str], Checkpoint]) -> None:
     with pytest.raises(HitparityError, match="do not fit the qwen3_5_text model"):
         start(checkpoint("tiny-qwen3.5"), "vllm@0.32", {"groups": ["full:16", "swa:16:64"]})
+
+
+def test_moved_chunks_are_rotated_to_where_they_lie(checkpoint: Callable[[str], Checkpoint]) -> None:
+    """llama.cpp's `n_cache_reuse`: keys of the first layer depend on token and position only, so they can be checked."""
+    pair = start(checkpoint("tiny-llama"), "llama.cpp", {"n_cache_reuse": 32})
+    ids = prompts()[0]
+    ask(pair.warm, TokenRequest(request_id="whole", ids=ids))
+    shorter = TokenRequest(request_id="cut", ids=ids[:100] + ids[140:])
+    pair.predicted(TokenRequest(request_id="whole", ids=ids), (0,))
+    expected = pair.predicted(shorter, (0,))
+    warm, cold = ask(pair.warm, shorter), ask(pair.cold, shorter)
+    assert warm.expectation == expected
+    assert (expected.hit_len, expected.approximate_len) == (len(shorter.ids) - 1, len(shorter.ids) - 1 - 100)
+    pools = [engine.runner.decoder.pools[0] for engine in (pair.warm, pair.cold)]
+    keys = [pool.keys[0] for pool in pools]  # type: ignore[union-attr]
+    for at in (0, 99, 100, 150, len(shorter.ids) - 2):
+        warm_at, cold_at = (places[at] for places in (slots_of(pair.warm, shorter), slots_of(pair.cold, shorter)))
+        assert torch.allclose(keys[0][warm_at], keys[1][cold_at], atol=1e-4), at
+    assert difference(warm.first_logits, cold.first_logits) > OFF_GRID_TOLERANCE[torch.float32]
+
+
+def slots_of(engine: ReferenceEngine, request: TokenRequest) -> list[int]:
+    """Where the prompt lies: asked of a lease that continues it."""
+    lease = engine.law.admit(replace(request, request_id="look"))
+    places: list[int] = engine.law.slots(lease, 0, 0, lease.expectation.hit_len).tolist()
+    engine.law.release(lease)
+    return places
+
+
+def test_a_fork_and_an_injected_hit_go_on_where_their_source_ended(checkpoint: Callable[[str], Checkpoint]) -> None:
+    """DeepInfer has no lookup: a fork shares its parent's blocks and copies the tail, a store injects a prefix."""
+    pair = start(checkpoint("tiny-llama"), "deepinfer@0.1.0", {})
+    ids = prompts()[0]
+    parent = ask(pair.warm, TokenRequest(request_id="parent", ids=ids, max_tokens=3))
+    fork = TokenRequest(request_id="fork", ids=ids + parent.output_ids[:2] + (5, 6, 7), fork_of="parent")
+    injected = TokenRequest(request_id="injected", ids=ids[:300] + (9, 9, 9), external_hit=256)
+    for request, least in ((fork, len(ids)), (injected, 256)):
+        warm = ask(pair.warm, request)
+        pair.cold.reset()
+        cold = ask(pair.cold, replace(request, fork_of=None, external_hit=None))
+        assert warm.expectation.hit_len >= least and cold.expectation.hit_len == 0
+        assert warm.hand_over.position_start == warm.expectation.position_start
+        assert difference(warm.first_logits, cold.first_logits) <= OFF_GRID_TOLERANCE[torch.float32]
