@@ -138,6 +138,7 @@ def _ttft(device: str, dry_run: bool) -> Iterator[Ttft]:
             law="vllm@0.32",
             law_options={"block_size": block, "num_blocks": pool // block},
             device=device,
+            backend="fused" if device == "cpu" else "triton",
             prefill_grid=16 if dry_run else 1024,
             max_num_batched_tokens=max(prefixes) + 1024,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +99,17 @@ def _with_own(room: Room, own: int) -> Room:
 
 
 def _device(name: str) -> torch.device:
+    if name.partition(":")[0] == "npu":
+        try:
+            import_module("torch_npu")  # makes the device known to torch
+        except ImportError as error:
+            raise EngineUnavailable(f"reference engine: torch_npu cannot be loaded ({error}); it needs CANN") from None
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UsageError(f"reference engine: device {name!r} is not a torch device; use cpu or cuda") from None
+        raise UsageError(f"reference engine: device {name!r} is not a torch device; use cpu, cuda or npu") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise EngineUnavailable("reference engine: device cuda was asked for, and torch sees no CUDA device here")
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"reference engine: device {name!r} is not supported; use cpu or cuda")
+    if device.type not in ("cpu", "cuda", "npu"):
+        raise UsageError(f"reference engine: device {name!r} is not supported; use cpu, cuda or npu")
     return device

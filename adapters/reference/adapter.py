@@ -46,8 +46,8 @@ class ReferenceAdapter(Adapter):
         self._law(spec)
         if spec.dtype not in DTYPES:
             raise UsageError(f"reference: dtype = {spec.dtype!r} is not supported; use one of {', '.join(DTYPES)}")
-        if spec.device not in ("cpu", "cuda"):
-            raise UsageError(f"reference: device = {spec.device!r} is not supported; use cpu or cuda")
+        if spec.device not in ("cpu", "cuda", "npu"):
+            raise UsageError(f"reference: device = {spec.device!r} is not supported; use cpu, cuda or npu")
 
     def start(self, spec: EngineSpec, model: Checkpoint, folder: Path) -> Engine:
         """Load the model in a worker; UsageError for an architecture that the decoder does not implement."""
