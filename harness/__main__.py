@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 from harness.interrupt import say
@@ -16,7 +17,13 @@ def main() -> None:
     """Run the command; Ctrl-C and SIGTERM end it with a line and status 130 at any time."""
     for number in SIGNALS:
         signal.signal(number, _leave)
-    from harness.cli import main as command
+    try:
+        from harness.cli import main as command
+    except ModuleNotFoundError as error:
+        if (name := (error.name or "").partition(".")[0]) in ("harness", "adapters", "vocabulary", ""):
+            raise
+        say(f"no command works without the package {name}; install hitparity with its dependencies (pip install -e .)")
+        sys.exit(ExitCode.UNAVAILABLE)
 
     for number in SIGNALS:
         signal.signal(number, _interrupt)

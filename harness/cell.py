@@ -45,7 +45,7 @@ class CellRun:
     """Runs one cell on a started engine, writing every request as it is known.
 
     The judge has followed the engine since its start: a reset empties a cache, but not, for example, the order in
-    which llama.cpp's slots were used.
+    which llama.cpp's slots were used. Without `contents`, records hold hashes of what was generated.
     """
 
     def __init__(
@@ -58,10 +58,11 @@ class CellRun:
         log: RequestLog,
         interrupt: Interrupt,
         on_request: Callable[[RequestRecord], None],
+        contents: bool = True,
     ) -> None:
         self._engine, self._cell, self._checks = engine, cell, checks
         self._log, self._interrupt, self._on_request = log, interrupt, on_request
-        self._judge = judge
+        self._judge, self._contents = judge, contents
         self._findings: list[Finding] = []
         self._kinds: set[FindingKind] = set()
         self._repetitions: dict[str, int] = {}
@@ -166,11 +167,11 @@ class CellRun:
         """False when two cold runs differ: then no comparison on this engine means anything."""
         tolerance = LOGPROB_TOLERANCE.get(self._engine.facts.dtype, max(LOGPROB_TOLERANCE.values()))
         for other in cold[1:]:
-            if difference := _difference(cold[0], other, tolerance):
+            if difference := _difference(cold[0], other, tolerance, contents=self._contents):
                 self._find(FindingKind.COLD_DIFFERS, f"{label!r} cold twice: {difference}")
                 return False
         for reply in warm:
-            if difference := _difference(cold[0], reply, tolerance):
+            if difference := _difference(cold[0], reply, tolerance, contents=self._contents):
                 self._find(FindingKind.WARM_DIFFERS, f"{label!r} with hit {reply.hit_len} against cold: {difference}")
                 break
         return True
@@ -284,7 +285,8 @@ class CellRun:
             sent_ns=reply.sent_ns,
             ttft_ns=reply.ttft_ns,
             total_ns=reply.done_ns - reply.sent_ns,
-            output_ids=reply.output_ids,
+            output_ids=reply.output_ids if self._contents else (),
+            output_sha256=None if self._contents else fingerprint(reply.output_ids),
             first_logprob=reply.first_logprob,
             expected_hit_len=expectation.hit_len if expectation else None,
             expected_position_start=expectation.position_start if expectation else None,
@@ -308,13 +310,13 @@ class CellRun:
         return said
 
 
-def _difference(cold: Reply, other: Reply, tolerance: float) -> str | None:
+def _difference(cold: Reply, other: Reply, tolerance: float, *, contents: bool) -> str | None:
     """What differs between two outputs of one prompt, or None."""
     if cold.output_ids != other.output_ids:
         pairs = enumerate(zip(cold.output_ids, other.output_ids, strict=False))
         at = next((i for i, (a, b) in pairs if a != b), min(len(cold.output_ids), len(other.output_ids)))
         ids = [list(reply.output_ids[at : at + 3]) for reply in (cold, other)]
-        return f"generated token {at} differs (cold {ids[0]}, here {ids[1]})"
+        return f"generated token {at} differs" + (f" (cold {ids[0]}, here {ids[1]})" if contents else "")
     if cold.first_logprob is not None and other.first_logprob is not None:
         distance = abs(cold.first_logprob - other.first_logprob)
         if not distance <= tolerance:

@@ -32,6 +32,7 @@ from harness.listing import Topic, listing
 from harness.plan import Group, plan
 from harness.progress import ConsoleProgress
 from harness.store import load_run
+from harness.surroundings import PACKAGES, surroundings
 from harness.terminal import error_terminal, never_fail_to_encode, terminal
 from vocabulary.errors import ExitCode, HitparityError, UsageError
 
@@ -132,6 +133,12 @@ def doctor(
     """Start each engine on a tiny model: version, granule, cached-token flags, reset. About a minute an engine."""
     from harness.doctor import ENGINES, examine, installed
 
+    console = terminal()
+    if not engines:
+        around = Table("here", "found", "remedy", title="Around hitparity", title_justify="left")
+        for each in surroundings(sys.stdout):
+            around.add_row(each.what, escape(each.found), escape(each.remedy))
+        console.print(around)
     table = Table("engine", "version", "granule", "hit from", "start from", "hit shown", "reset works", "remarks")
     codes = set()
     if unknown := [engine for engine in engines or () if engine not in ENGINES]:
@@ -151,7 +158,7 @@ def doctor(
             _yes(found.reset_works) if looked else "-",
             escape("\n".join(found.remarks)),
         )
-    terminal().print(table)
+    console.print(table)
     raise typer.Exit(max(codes, default=ExitCode.CLEAN))
 
 
@@ -176,6 +183,10 @@ def main() -> None:
         app(standalone_mode=True)
     except HitparityError as error:
         _fail(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        if (name := (error.name or "").partition(".")[0]) not in PACKAGES:
+            raise
+        _fail(f"this needs {name}, which is not installed; {PACKAGES[name].remedy}", ExitCode.UNAVAILABLE)
     except KeyboardInterrupt:
         _fail("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:  # the reader had enough, as `head` does; records and report are written by then

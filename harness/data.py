@@ -28,6 +28,8 @@ from vocabulary.ledger import Cause
 
 TEXT, WHOLE, REAL, TRUTH = "string[python]", "Int64", "Float64", "boolean"
 """pandas types that hold "unknown" beside every value."""
+LARGEST = 2**63 - 1
+"""No column holds more; an engine that says it is beyond counting has an `out_of_range` finding, and `<NA>` here."""
 DEPTH = 2
 """Folders from a results folder down to a run: the experiment's and the run's own."""
 
@@ -191,7 +193,8 @@ def _frame(columns: Sequence[Column], rows: Iterable[dict[str, object]]) -> pd.D
     values: dict[str, list[object]] = {column.name: [] for column in columns}
     for row in rows:
         for name, found in values.items():
-            found.append(row.get(name))
+            value = row.get(name)
+            found.append(None if isinstance(value, int) and not -LARGEST <= value <= LARGEST else value)
     return pd.DataFrame({c.name: pd.array(values[c.name], dtype=c.dtype) for c in columns})  # type: ignore[call-overload]
 
 

@@ -7,17 +7,20 @@ meaning in grey.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from vocabulary.ledger import Cause
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NO_FIGURES = "without figures, since matplotlib is not installed (pip install matplotlib)"
 
 ENGINE_COLOURS = {
     "vllm": "#0072B2",
@@ -79,7 +82,14 @@ _NO_DATE = {"Date": None, "Creator": None}
 
 def style() -> AbstractContextManager[None]:
     """The settings for making and saving a figure; the caller's are back afterwards."""
+    import matplotlib as mpl
+
     return mpl.rc_context(_SETTINGS)
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there; colours and the HTML page need none."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def engine_colour(engine: str) -> str:

@@ -173,6 +173,8 @@ class Experiment(_Strict):
     engine: Annotated[tuple[EngineEntry, ...], Field(min_length=1)]
     workload: Annotated[tuple[WorkloadEntry, ...], Field(min_length=1)]
     checks: Checks = Checks()
+    contents: Literal["full", "hashes"] = "full"
+    """"hashes": records hold SHA-256 of what was generated in place of the IDs; of prompts they never hold more."""
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

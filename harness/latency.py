@@ -43,7 +43,7 @@ class Pair:
                 f"the warm request hit {warm.hit_len}, the law says {warm.expected_hit_len}",
             ),
             (cold.findings or warm.findings, "one of its requests has a finding"),
-            (cold.output_ids != warm.output_ids, "cold and warm generated different tokens"),
+            (cold.answer != warm.answer, "cold and warm generated different tokens"),
             (None in (cold.ttft_ns, warm.ttft_ns), "one of its requests has no time to first token"),
         )
         return next((why for applies, why in reasons if applies), None)

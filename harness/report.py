@@ -10,12 +10,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
 
-from harness.drawing import save_figure
-from harness.figures import ledger_bars, savings_dumbbells, staircase
+from harness.drawing import NO_FIGURES, can_draw, save_figure
 from harness.overview import configurations, difference, distinct, machine_lines
 from harness.records import RequestRecord, Role
 from harness.savings import savings
-from harness.store import Run
+from harness.store import Run, writable
 from harness.summary import engine_summaries, invalid_cells, median_ttft, remarks, unfinished_cells, verdict
 from harness.views import WorkloadView, folded, workload_views
 from harness.wording import (
@@ -65,6 +64,10 @@ def write_report(run: Run, folder: Path | None = None) -> list[Path]:
     Raises UsageError when the folder cannot be written.
     """
     folder = folder or run.folder / "report"
+    if not can_draw():
+        return [_short_report(run, folder / REPORT)]
+    from harness.figures import ledger_bars, savings_dumbbells, staircase
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sections, paths = [], []
@@ -83,6 +86,16 @@ def write_report(run: Run, folder: Path | None = None) -> list[Path]:
         reason = error.strerror or error
         raise UsageError(f"{folder}: the report cannot be written: {reason}; choose another folder") from None
     return [folder / REPORT, *paths]
+
+
+def _short_report(run: Run, path: Path) -> Path:
+    from harness.brief import brief_markdown
+    from harness.overview import overview
+
+    with writable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{brief_markdown(overview(run))}\nWritten {NO_FIGURES}.\n", encoding="utf-8")
+    return path
 
 
 class Raw(str):

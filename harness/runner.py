@@ -187,6 +187,7 @@ class Runner:
                     log=log,
                     interrupt=interrupt,
                     on_request=lambda record: self._progress.request(cell, record),
+                    contents=self._experiment.contents == "full",
                 )
                 outcome = run.run(source)
         except KeyboardInterrupt:

@@ -220,7 +220,7 @@ def _pairs(
                 alone += 1
         elif one.prompt_sha256 == other.prompt_sha256:
             pairs.append((one, other))
-            answers_differ = answers_differ or one.output_ids != other.output_ids
+            answers_differ = answers_differ or one.answer != other.answer
         elif role is Role.PROBE:
             if not granules_differ and not answers_differ:
                 raise UsageError(

@@ -54,6 +54,11 @@ def world_of(run: Run, cell: CellManifest, record: RequestRecord) -> World:
                 f"{probe.request_id}: the prompt drawn again is not the recorded one; was it measured with another "
                 f"hitparity, model or document?"
             )
+        if probe.output_sha256 is not None:
+            raise UsageError(
+                f"{probe.request_id}: what was generated was left out (`contents`), and the law needs it to go on; "
+                f'run the experiment with contents = "full"'
+            )
         if send.reset_before:
             sent.clear()
         sent.append(Sent(request, probe.output_ids))
