@@ -11,7 +11,7 @@ from harness.experiment import Checks
 from harness.interrupt import Interrupt
 from harness.judge import Judge, Judgement
 from harness.plan import Cell, scale_of
-from harness.records import INVALIDATING, Entry, Finding, FindingKind, RequestRecord, Role
+from harness.records import INVALIDATING, Entry, Finding, FindingKind, RequestRecord, Role, answer_sha256
 from harness.store import RequestLog
 from vocabulary.engine import Engine, Feature, Fidelity, Mode, Reply, TokenRequest
 from vocabulary.errors import UsageError
@@ -286,7 +286,7 @@ class CellRun:
             ttft_ns=reply.ttft_ns,
             total_ns=reply.done_ns - reply.sent_ns,
             output_ids=reply.output_ids if self._contents else (),
-            output_sha256=None if self._contents else fingerprint(reply.output_ids),
+            output_sha256=None if self._contents else answer_sha256(reply.output_ids),
             first_logprob=reply.first_logprob,
             expected_hit_len=expectation.hit_len if expectation else None,
             expected_position_start=expectation.position_start if expectation else None,

@@ -5,15 +5,16 @@ Lengths are in tokens, times in nanoseconds. `null` means that the engine did no
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vocabulary.engine import Fidelity, Mode
 from vocabulary.errors import ExitCode
 from vocabulary.ledger import Cause, Interval, Ledger
-from workloads.sequence import fingerprint
 
 REQUEST_SCHEMA: Literal["hitparity.request/1"] = "hitparity.request/1"
 CELL_SCHEMA: Literal["hitparity.cell/1"] = "hitparity.cell/1"
@@ -22,9 +23,6 @@ RUN_SCHEMA: Literal["hitparity.run/1"] = "hitparity.run/1"
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class FindingKind(StrEnum):
@@ -161,10 +159,10 @@ class RequestRecord(_Record):
     """Request sent to first generated token received; null where nothing was generated."""
     total_ns: int
     """Request sent to reply complete."""
-    output_ids: tuple[TokenId, ...]
+    output_ids: tuple[int, ...]
     """Generated token IDs; empty where contents are left out."""
     output_sha256: str | None = None
-    """Of the generated IDs as little-endian u32, where contents are left out (`contents = "hashes"`); else null."""
+    """Of the generated IDs as decimals between commas, where contents are left out (`contents = "hashes"`); else null."""
     first_logprob: float | None
     """Natural-log probability of the first generated token."""
     expected_hit_len: int | None
@@ -191,7 +189,7 @@ class RequestRecord(_Record):
     @property
     def answer(self) -> str:
         """What tells generated sequences apart, with and without their contents."""
-        return self.output_sha256 or fingerprint(self.output_ids)
+        return self.output_sha256 or answer_sha256(self.output_ids)
 
     def by_cause(self) -> dict[Cause, int]:
         """Tokens per cause."""
@@ -199,6 +197,11 @@ class RequestRecord(_Record):
         for entry in self.ledger:
             totals[entry.cause] = totals.get(entry.cause, 0) + entry.end - entry.start
         return totals
+
+
+def answer_sha256(ids: Sequence[int]) -> str:
+    """Of what an engine says it generated, possible IDs or not."""
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
 
 
 class CellStatus(StrEnum):

@@ -21,11 +21,10 @@ from adapters.exposure import api_key, is_loopback, warnings
 from adapters.registry import adapter_for
 from harness.data import run_folders
 from harness.experiment import load_experiment
-from harness.records import FindingKind
+from harness.records import FindingKind, answer_sha256
 from harness.store import load_run
 from vocabulary.engine import Mode
 from vocabulary.errors import UsageError
-from workloads.sequence import fingerprint
 
 KEY = 'sk-made-up/"5e'
 SPELLINGS = (KEY, json.dumps(KEY)[1:-1], "sk-made-up")
@@ -140,7 +139,7 @@ def test_a_run_leaves_no_key_behind(trouble: bool, tmp_path: Path) -> None:
         (run,) = run_folders(results / "e")
         records = load_run(run).requests
         assert {record.output_ids for record in records} == {()}
-        assert {record.output_sha256 for record in records} == {fingerprint((1234,))}
+        assert {record.output_sha256 for record in records} == {answer_sha256((1234,))}
         assert not any(finding.kind is FindingKind.WARM_DIFFERS for record in records for finding in record.findings)
 
 
