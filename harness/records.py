@@ -162,7 +162,7 @@ class RequestRecord(_Record):
     output_ids: tuple[int, ...]
     """Generated token IDs; empty where contents are left out."""
     output_sha256: str | None = None
-    """Of the generated IDs as decimals between commas, where contents are left out (`contents = "hashes"`); else null."""
+    """Of the generated IDs, decimal, between commas; only where contents are left out (`contents = "hashes"`)."""
     first_logprob: float | None
     """Natural-log probability of the first generated token."""
     expected_hit_len: int | None
