@@ -114,7 +114,7 @@ def test_no_code_of_ours_trusts_or_unpickles() -> None:
     """`trust_remote_code` is nowhere true, and nothing is read that could run."""
     trusts = re.compile(r"trust[_-]remote[_-]code(?!\W{0,4}(=|:)\s*False)")
     unpickles = re.compile(
-        r"\bpickle\.|import pickle|\bdill\b|joblib|allow_pickle=True|torch\.load\(|yaml\.load\(|\bmarshal\."
+        r"\bpickle\.|import (pickle|dill|joblib|marshal|shelve)|allow_pickle=True|torch\.load\(|yaml\.load\(|np\.load\("
     )
     runs = re.compile(r"(?<![\w.])(eval|exec)\(|os\.system\(|shell=True")
     seen = 0
