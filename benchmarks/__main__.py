@@ -13,7 +13,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import calibration, client_floor, law_speed, overhead, soak, trace_cross, trace_speed, ttft
+from benchmarks import (
+    calibration,
+    client_floor,
+    law_speed,
+    overhead,
+    reference_speed,
+    soak,
+    trace_cross,
+    trace_speed,
+    ttft,
+)
 from benchmarks.page import write_page
 from harness.machine import machine_facts
 
@@ -24,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "trace_speed": trace_speed.measure,
     "trace_cross": trace_cross.measure,
     "calibration": calibration.measure,
+    "reference_speed": reference_speed.measure,
     "ttft": ttft.measure,
 }
 RESULTS = Path(__file__).parent / "results"

@@ -16,7 +16,7 @@ class Linear:
     """`rows @ weight.T` for a weight `[out, in]`; packed on a CPU whose oneDNN knows the type."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.packed = _can_pack(weight)
+        self.packed, self.width = _can_pack(weight), weight.shape[1]
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
 
     def __call__(self, rows: Tensor) -> Tensor:
