@@ -30,8 +30,8 @@ MEANINGS = {
     "first and the last third of the starts. `engine_growth_in_a_start_mib`: memory of the engine's processes from the "
     "second cell to the sixth.",
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
-    "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). Shares are "
-    "those of torch's profiler.",
+    "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
+    "Shares are those of torch's profiler.",
     "ttft": "Cold and warm TTFT of SmolLM2-135M, 14 tokens behind the shared part, pairs interleaved, one engine at a "
     "time; medians. The ratio of a row is the result, engines stand side by side for orientation only. `dtype` is what "
     "the engine multiplies in; the reference engine computes bf16 weights in float32 where the CPU has no bf16 "
