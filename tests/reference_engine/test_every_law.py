@@ -30,6 +30,7 @@ from reference_engine.runner import OFF_GRID_TOLERANCE
 from tests.reference_engine.reference_engines import difference
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import HitparityError
+from vocabulary.ledger import Cause
 
 GRID = 64
 HYBRID: dict[str, Any] = {"groups": ["full:64", "gdn:64"]}
@@ -223,7 +224,7 @@ def test_groups_that_do_not_fit_the_model_are_named(checkpoint: Callable[[str], 
 
 
 def test_moved_chunks_are_rotated_to_where_they_lie(checkpoint: Callable[[str], Checkpoint]) -> None:
-    """llama.cpp's `n_cache_reuse`: keys of the first layer depend on token and position only, so they can be checked."""
+    """llama.cpp's `n_cache_reuse`: a first layer's keys depend on token and position only, so they can be checked."""
     pair = start(checkpoint("tiny-llama"), "llama.cpp", {"n_cache_reuse": 32})
     ids = prompts()[0]
     ask(pair.warm, TokenRequest(request_id="whole", ids=ids))
@@ -255,7 +256,7 @@ def test_a_fork_and_an_injected_hit_go_on_where_their_source_ended(checkpoint: C
     ids = prompts()[0]
     parent = ask(pair.warm, TokenRequest(request_id="parent", ids=ids, max_tokens=3))
     fork = TokenRequest(request_id="fork", ids=ids + parent.output_ids[:2] + (5, 6, 7), fork_of="parent")
-    injected = TokenRequest(request_id="injected", ids=ids[:300] + (9, 9, 9), external_hit=256)
+    injected = TokenRequest(request_id="injected", ids=(*ids[:300], 9, 9, 9), external_hit=256)
     for request, least in ((fork, len(ids)), (injected, 256)):
         warm = ask(pair.warm, request)
         pair.cold.reset()
@@ -263,3 +264,19 @@ def test_a_fork_and_an_injected_hit_go_on_where_their_source_ended(checkpoint: C
         assert warm.expectation.hit_len >= least and cold.expectation.hit_len == 0
         assert warm.hand_over.position_start == warm.expectation.position_start
         assert difference(warm.first_logits, cold.first_logits) <= OFF_GRID_TOLERANCE[torch.float32]
+
+
+def test_external_replay_computes_a_tail_again_behind_a_cut_window(checkpoint: Callable[[str], Checkpoint]) -> None:
+    """DeepInfer with sliding windows: R tokens of an injected hit are computed again; nothing before them is seen."""
+    replay = 200
+    pair = start(
+        checkpoint("tiny-gemma3"), "deepinfer@0.1.0", {"groups": ["full", "swa:128"], "external_replay": replay}
+    )
+    ids = prompts()[0]
+    ask(pair.warm, TokenRequest(request_id="source", ids=ids))
+    request = TokenRequest(request_id="injected", ids=(*ids[:300], 9, 9, 9), external_hit=256)
+    warm, cold = ask(pair.warm, request), ask(pair.cold, replace(request, external_hit=None))
+    assert warm.hand_over.position_start == warm.expectation.position_start == 256 - replay
+    assert warm.expectation.ledger.tokens(Cause.REPLAY) == replay
+    off = difference(warm.first_logits, cold.first_logits)
+    assert OFF_GRID_TOLERANCE[torch.float32] < off < 1  # windows of the first replayed tokens are cut: not a cold run
