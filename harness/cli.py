@@ -79,6 +79,10 @@ def run(
     ] = [],  # noqa: B006  (typer copies it)
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run; complete cells stay.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Stop at the first hit that is unexplained, unbacked, too long or forbidden."),
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Print every request, sentinels and controls included.")] = False,
 ) -> None:
     """Run an experiment: every engine on every workload, with ledgers, tables and a report."""
@@ -99,7 +103,7 @@ def run(
     folder = open_run(loaded, path, groups, results, resume=resume)
     progress = ConsoleProgress()
     try:
-        code = Runner(loaded, path, folder, progress).run(groups)
+        code = Runner(loaded, path, folder, progress, strict=strict).run(groups)
     finally:
         progress.stop()
     done = load_run(folder)

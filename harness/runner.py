@@ -8,6 +8,7 @@ import json
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -24,7 +25,7 @@ from harness.judge import Judge
 from harness.machine import hitparity_version, machine_facts
 from harness.outcome import GRAVEST_FIRST, INCONCLUSIVE, exit_code
 from harness.plan import Cell, Group
-from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
+from harness.records import CellManifest, CellStatus, FindingKind, RequestRecord, RunManifest
 from harness.resume import check_engine, check_same
 from harness.store import (
     CELL_FILE,
@@ -47,6 +48,16 @@ from workloads.source import TokenSource
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+STRICT = frozenset({FindingKind.UNEXPLAINED, FindingKind.UNBACKED, FindingKind.SURPLUS, FindingKind.FORBIDDEN_HIT})
+"""Findings of a request that stop a strict run."""
+
+
+class StrictStop(HitparityError):
+    """A strict run met a finding."""
+
+    exit_code = ExitCode.FINDINGS
+
 
 ENGINE_LOG, TRACEBACK_FILE = "engine.log", "traceback.txt"
 
@@ -109,8 +120,12 @@ def open_run(experiment: Experiment, source: Path, groups: Sequence[Group], resu
 class Runner:
     """Runs the groups of one run folder."""
 
-    def __init__(self, experiment: Experiment, source: Path, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self, experiment: Experiment, source: Path, folder: Path, progress: Progress, *, strict: bool = False
+    ) -> None:
+        """`strict`: the first request with one of the findings in `STRICT` ends the run."""
         self._experiment, self._source, self._folder, self._progress = experiment, source, folder, progress
+        self._strict, self._stopped = strict, False
 
     def run(self, groups: Sequence[Group]) -> ExitCode:
         """Run every cell that is not complete; an interruption ends the run with what was measured kept."""
@@ -118,6 +133,8 @@ class Runner:
         try:
             with RunLock(self._folder), Interrupt() as interrupt:
                 for group in groups:
+                    if self._stopped:
+                        break
                     todo = [cell for cell in group.cells if not completed(self._folder, cell.id)]
                     if todo:
                         self._progress.group(group, len(todo))
@@ -137,7 +154,7 @@ class Runner:
             log_folder.mkdir(parents=True, exist_ok=True)
         try:
             model = open_model(group.model, self._source)
-            while left:
+            while left and not self._stopped:
                 if engine is None:
                     engine = adapter_for(group.spec.engine).start(group.spec, model, log_folder)
                     check_engine(engine.facts, group.engine_label, group.model, load_manifests(self._folder)[1])
@@ -186,7 +203,7 @@ class Runner:
                     self._experiment.checks,
                     log=log,
                     interrupt=interrupt,
-                    on_request=lambda record: self._progress.request(cell, record),
+                    on_request=partial(self._request, cell),
                     contents=self._experiment.contents == "full",
                 )
                 outcome = run.run(source)
@@ -195,11 +212,22 @@ class Runner:
             self._end(group, cell, CellStatus.INTERRUPTED, why, engine=engine, model=model, code=ExitCode.INTERRUPTED)
             raise
         except HitparityError as error:
+            self._stopped = isinstance(error, StrictStop)
             self._end(group, cell, CellStatus.FAILED, str(error), engine=engine, model=model, code=error.exit_code)
             return not isinstance(error, EngineFailed)
         with interrupt.deferred():
             self._end(group, cell, CellStatus.COMPLETE, "", engine=engine, model=model, outcome=outcome)
         return True
+
+    def _request(self, cell: Cell, record: RequestRecord) -> None:
+        """A line is written; a strict run may end here."""
+        self._progress.request(cell, record)
+        for finding in record.findings if self._strict else ():
+            if finding.kind in STRICT:
+                raise StrictStop(
+                    f"stopped by --strict: request {record.request_id} ({record.label!r}) is {finding.kind.value}: "
+                    f"{finding.detail}; `hitparity explain` on this run says more, --resume runs the cell again"
+                )
 
     def _end(
         self,

@@ -15,7 +15,7 @@ import pytest
 
 from harness.records import CellStatus
 from harness.store import Run, load_run
-from vocabulary.errors import UsageError
+from vocabulary.errors import ExitCode, UsageError
 
 EXPERIMENT = """
 name = "e"
@@ -196,3 +196,39 @@ def test_reading_what_is_no_run(tmp_path: Path) -> None:
     done = hitparity("report", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("hitparity: ")
+
+
+def test_strict_stops_at_the_first_unbacked_hit_and_keeps_its_line(tmp_path: Path) -> None:
+    """Stock vLLM 0.23 with a hybrid and a drafter reports hits that no state backs."""
+    path = tmp_path / "e.toml"
+    path.write_text(
+        """
+name = "e"
+models = ["tiny-qwen3"]
+
+[[engine]]
+name = "law"
+law = "vllm@0.23"
+options = { groups = ["full:32", "gdn:32"], method = "mtp", num_speculative_tokens = 1 }
+
+[[workload]]
+family = "repeat"
+blocks = [32]
+multiples = [2, 3]
+
+[[workload]]
+family = "changed"
+""",
+        encoding="utf-8",
+    )
+    kinds = {"loose": 1, "strict": 0}
+    for results in kinds:
+        arguments = ["--strict"] if results == "strict" else []
+        done = hitparity("run", path, "--results", tmp_path / results, *arguments)
+        assert done.returncode == ExitCode.FINDINGS, done.stderr
+    loose, strict = (only_run(tmp_path / results) for results in kinds)
+    assert [cell.status for cell in loose.cells] == [CellStatus.COMPLETE] * 2
+    (stopped,) = strict.cells
+    assert stopped.status is CellStatus.FAILED and "stopped by --strict" in stopped.why and "unbacked" in stopped.why
+    assert [bool(record.findings) for record in strict.requests] == [False] * (len(strict.requests) - 1) + [True]
+    assert len(strict.requests) < len(loose.requests)
