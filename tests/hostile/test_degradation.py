@@ -52,7 +52,6 @@ def every_command(experiment: Path, results: Path) -> list[list[str]]:
         ["blocksize", "--check"],
         ["generate", trace, "--requests", "5", "--mean-len", "100"],
         ["simulate", trace, "--law", "vllm@0.32", "--results", str(results / "s"), "--no-requests"],
-        ["env", "list"],
         ["model", "list"],
         ["doctor", "--no-start"],
     ]
@@ -153,10 +152,20 @@ def test_a_package_that_everything_needs_is_named() -> None:
     assert "no command works without the package gguf; install hitparity" in ended.said
 
 
-def test_every_command_has_help() -> None:
+def test_every_command_has_help_and_no_engine_is_needed_to_ask(tmp_path: Path) -> None:
     names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
     names += [group.name or "" for group in app.registered_groups]
     commands = [[name.replace("_", "-"), "--help"] for name in names]
-    for command, ended in zip(commands, hitparity(*commands, blocked="matplotlib,torch"), strict=True):
+    more = [["env", "list"], ["doctor", "--no-start"]]
+    *ends, listed, doctor = hitparity(
+        *commands,
+        *more,
+        blocked="matplotlib,torch",
+        environment=UTF8 | {"HITPARITY_CACHE": str(tmp_path), "COLUMNS": "400"},
+    )
+    for command, ended in zip(commands, ends, strict=True):
         assert ended.status == 0, (command, ended)
         assert "Usage" in ended.said
+    for ended in (listed, doctor):
+        assert (ended.status, ended.escaped) == (0, "")
+    assert "hitparity env create vllm --version" in doctor.said
