@@ -57,8 +57,9 @@ def test_many_requests_in_a_small_pool(
     checkpoint: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch, law: str
 ) -> None:
     model = checkpoint("tiny-qwen3")
-    engine = start(model, law=law, pool_tokens=768, max_num_batched_tokens=GRID + 8)
-    without_reuse = start(model, law_options={"block_size": 16, "num_blocks": 48, "enable_prefix_caching": False})
+    engine = start(model, law=law, pool_tokens=768, max_num_batched_tokens=GRID + 8, threads=1)
+    options = {"block_size": 16, "num_blocks": 48, "enable_prefix_caching": False}
+    without_reuse = start(model, law_options=options, threads=1)  # torch's threads are the whole process's
     sizes = checked(engine, monkeypatch, GRID + 8)
     hits = 0
     for seed in range(3):
