@@ -36,10 +36,11 @@ class ReferenceEngine:
         prefill_grid: int,
         max_num_batched_tokens: int,
         max_num_seqs: int,
+        drafts: int = 0,
     ) -> None:
-        """`rooms` are the law's, with all sizes known; the decoder's pools were made for them."""
+        """`rooms` are the law's, with all sizes known; the decoder's pools were made for them and for `drafts`."""
         self.law, self.runner, self.config = law, Runner(decoder, law, rooms, prefill_grid), decoder.config
-        self.speculation = Speculation(self.runner, law.drafts) if law.drafts and decoder.config.mtp else None
+        self.drafts, self.speculation = drafts, Speculation(self.runner, drafts) if drafts else None
         self._scheduler = Scheduler(
             law, prefill_grid=prefill_grid, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs
         )
@@ -80,11 +81,10 @@ class ReferenceEngine:
             self._prefill(prefill)
         if self.speculation is not None:
             for running in step.decodes:
-                self._accept(running, self.speculation.step(running, self._scheduler))
+                self._accept(running, self.speculation.step(running))
         elif step.decodes:
             logits = self.runner.decode([running.lease for running in step.decodes])
             for running, token_id in zip(step.decodes, logits.argmax(dim=-1).tolist(), strict=True):
-                self._scheduler.decoded(running)
                 self._accept(running, [token_id])
 
     def _prefill(self, prefill: Prefill) -> None:
@@ -105,9 +105,11 @@ class ReferenceEngine:
 
     def _accept(self, running: Running, token_ids: Sequence[int]) -> None:
         """The tokens a step chose join the request."""
-        if len(running.output_ids) + len(token_ids) == running.request.max_tokens:
+        self._scheduler.generated(running, token_ids)
+        self.runner.settle(running.lease, len(token_ids) - 1)
+        if len(running.output_ids) == running.request.max_tokens:
             self._ending(running)
-        if self._scheduler.generated(running, token_ids):
+            self._scheduler.finished(running)
             self._done[running.request.request_id] = _completion(running, time.monotonic_ns())
         elif self.speculation is not None:
             self.speculation.propose(running)

@@ -43,6 +43,8 @@ class EngineConfig:
     prefill_grid: int = 256
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 16
+    num_speculative_tokens: int = 0
+    """Tokens that the model's own head drafts per step, under laws that do not ask (`Law.drafts` of the others)."""
     trace_hand_over: bool = False
 
 
@@ -67,8 +69,8 @@ def load_engine(directory: Path, config: EngineConfig) -> Loaded:
     law = make_law(config.law, config.law_options)
     rooms = _sized(law, config)
     places = assign(model, [room.group for room in rooms])
-    own = 2 + law.drafts  # states that the runner keeps aside
-    pools = make_pools(model, places, [_with_own(room, own) for room in rooms], types.compute, device)
+    drafts = _drafts(law, model, config)
+    pools = make_pools(model, places, [_with_own(room, drafts) for room in rooms], types.compute, device)
     weights = load_weights(directory, model, types, device)
     engine = ReferenceEngine(
         Decoder(model, weights, pools, places, config.backend),
@@ -77,6 +79,7 @@ def load_engine(directory: Path, config: EngineConfig) -> Loaded:
         prefill_grid=config.prefill_grid,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
+        drafts=drafts,
     )
     engine.trace_hand_over = config.trace_hand_over
     engine.runner.warm_up()
@@ -93,9 +96,20 @@ def _sized(law: Law, config: EngineConfig) -> tuple[Room, ...]:
     return tuple(Room(room.group, room.slots or limits[room.group.kind]) for room in law.rooms)
 
 
-def _with_own(room: Room, own: int) -> Room:
+def _drafts(law: Law, model: ModelConfig, config: EngineConfig) -> int:
+    """Tokens that a step proposes: as the law has it, or where it does not care, as configured."""
+    if config.num_speculative_tokens and not model.mtp:
+        raise UsageError(
+            f"reference engine: num_speculative_tokens = {config.num_speculative_tokens}, and this model has no head "
+            f"that drafts; use a checkpoint with MTP layers"
+        )
+    return (law.drafts or config.num_speculative_tokens) if model.mtp else 0
+
+
+def _with_own(room: Room, drafts: int) -> Room:
+    """With what the runner keeps aside: the drafts' keys, or two states and those behind each draft."""
     assert room.slots is not None
-    return Room(room.group, room.slots + own) if room.group.kind is Kind.GDN else room
+    return Room(room.group, room.slots + drafts + (2 if room.group.kind is Kind.GDN else 0))
 
 
 def _device(name: str) -> torch.device:

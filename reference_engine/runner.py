@@ -20,7 +20,7 @@ from reference_engine.attention import extend_mask
 from reference_engine.call import AttentionRows, Call, Extend, StateRows
 from reference_engine.kernels.shapes import StateBatch, StateSequence
 from reference_engine.laws.base import Ids, Law, Lease
-from reference_engine.laws.memory import Room
+from reference_engine.laws.memory import Room, Slots
 from reference_engine.model import Decoder
 from reference_engine.pools import KVPool, StatePool, slot_index
 from vocabulary.engine import Span
@@ -101,7 +101,8 @@ class Runner:
     def verify(self, lease: Lease, drafts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Compute the latest token and the drafts behind it; logits and hidden states of these rows.
 
-        Recurrent states go to slots of the runner's own, one per row; `keep` takes the accepted one.
+        Drafts' keys and values go to slots of the runner's own, and all rows' recurrent states: `keep` takes the
+        accepted state at once, `settle` the accepted keys when the law has places for them.
         """
         self.move()
         start = lease.length - 1
@@ -121,6 +122,13 @@ class Runner:
                 trials = dict(self._trials(group, end - start))
                 for position, slot in self.law.stores(lease, group, start, end):
                     pool.copy(np.array([trials[position - start]]), np.array([slot]))
+
+    def settle(self, lease: Lease, count: int) -> None:
+        """The first `count` drafts were right and are the lease's tokens now, before its latest: keep their keys."""
+        end = lease.length - 1
+        for group, pool in enumerate(self.decoder.pools):
+            if count and isinstance(pool, KVPool):
+                pool.copy(self._ahead(group, 0, count), self.law.slots(lease, group, end - count, end))
 
     def draft(self, lease: Lease, start: int, ids: Sequence[int], hidden: Tensor) -> tuple[int, Tensor]:
         """Run the drafting head at positions `[start, start + len(ids))`.
@@ -182,7 +190,7 @@ class Runner:
         extends, written = [], []
         for part, first in zip(parts, firsts, strict=True):
             first_key = 0 if window is None else max(0, part.lease.valid_from, part.start - window + 1)
-            slots = self.law.slots(part.lease, group, first_key, part.end)
+            slots = self._slots(part.lease, group, first_key, part.end)
             written.append(slots[part.start - first_key :])
             rows = slice(first, first + part.end - part.start)
             mask = self._mask(part.start, part.end, first_key, window)
@@ -230,8 +238,18 @@ class Runner:
     def _read(self, lease: Lease, group: int, position: int) -> int | None:
         return self.law.state(lease, group, position) if position else None
 
+    def _slots(self, lease: Lease, group: int, first: int, end: int) -> Slots:
+        """The law's places, and for positions behind the latest token the runner's own."""
+        known = min(end, lease.length)
+        slots = self.law.slots(lease, group, first, known)
+        return slots if known == end else np.concatenate([slots, self._ahead(group, 0, end - known)])
+
+    def _ahead(self, group: int, start: int, end: int) -> Slots:
+        """Places of the drafts `[start, end)`."""
+        return self._own(group) + np.arange(start, end)
+
     def _own(self, group: int) -> int:
-        """A slot behind the law's room: the state between two calls of one step."""
+        """The first slot behind the law's room; of a recurrent group, the state between two calls of one step."""
         slots = self.rooms[group].slots
         assert slots is not None
         return slots

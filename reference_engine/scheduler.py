@@ -90,19 +90,15 @@ class Scheduler:
         prefill.running.steps.append((prefill.start, prefill.end))
         self._law.computed(prefill.running.lease, prefill.end)
 
-    def decoded(self, running: Running) -> None:
-        """The KV of the latest token is in the pool."""
-        self._law.computed(running.lease, running.lease.length)
-
-    def generated(self, running: Running, token_ids: Sequence[int]) -> bool:
-        """A step's tokens join the request; true when it has all it asked for and has been released."""
+    def generated(self, running: Running, token_ids: Sequence[int]) -> None:
+        """A step computed the latest token and chose the next ones; they join the request."""
         running.output_ids += token_ids
         self._law.accepted(running.lease, token_ids)
-        if len(running.output_ids) < running.request.max_tokens:
-            return False
+
+    def finished(self, running: Running) -> None:
+        """The request has all it asked for."""
         self._running.remove(running)
         self._law.release(running.lease)
-        return True
 
     def abort(self) -> None:
         """Drop all requests and give back what they hold."""

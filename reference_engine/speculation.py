@@ -2,8 +2,8 @@
 
 A step computes the latest token and the guesses behind it in one call. Guess i is right where it is the most likely
 token behind the ones before it; the first wrong one is replaced by the right token, so the output is that of plain
-greedy decoding (up to the rounding of a call of several rows). Keys of wrong guesses stay in slots that the next step
-writes again; recurrent states of all rows are kept aside until the step is decided.
+greedy decoding (up to the rounding of a call of several rows). Keys and recurrent states of guesses lie in slots of the
+runner's own until the step is decided: what a law hands out only ever holds what was right, so every law can draft.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from reference_engine.request import Running
 from reference_engine.runner import Runner
-from reference_engine.scheduler import Scheduler
 
 
 class Speculation:
@@ -33,7 +32,7 @@ class Speculation:
             self._follow(running)
         return self.runner.logits(hidden[-1:])
 
-    def step(self, running: Running, scheduler: Scheduler) -> list[int]:
+    def step(self, running: Running) -> list[int]:
         """Verify the guesses; the tokens that the step chose, at least one."""
         lease = running.lease
         start, drafts = lease.length - 1, running.drafts
@@ -46,7 +45,6 @@ class Speculation:
         self.runner.keep(lease, start, start + len(chosen))
         running.pending = (start, hidden[: len(chosen)])
         running.accepted += right
-        scheduler.decoded(running)
         return chosen
 
     def propose(self, running: Running) -> None:

@@ -83,4 +83,10 @@ class ReferenceAdapter(Adapter):
     def _law(spec: EngineSpec, groups: tuple[str, ...] = ("full",)) -> tuple[str, dict[str, Any]]:
         options = spec.options
         assert isinstance(options, ReferenceOptions)
-        return sized_law(spec.law or DEFAULT_LAW, options.law_options, options.pool_tokens, groups)
+        law_id = spec.law or DEFAULT_LAW
+        if options.num_speculative_tokens and law_id.startswith("vllm"):
+            raise UsageError(
+                f"reference: what {law_id} keeps depends on drafts; write num_speculative_tokens in law_options, "
+                f'beside method = "mtp"'
+            )
+        return sized_law(law_id, options.law_options, options.pool_tokens, groups)

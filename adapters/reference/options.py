@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from adapters.base import Options
 
@@ -33,6 +33,8 @@ class ReferenceOptions(Options):
     """Most requests that run at once."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of matrix products, activations and KV; "auto": the weights', but float32 on a CPU that has no bf16."""
+    num_speculative_tokens: NonNegativeInt = 0
+    """Tokens that the model's MTP head drafts per step. Laws with an option of this name are told in `law_options`."""
     trace_hand_over: bool = False
     """Report block table, reference counts and slot mapping of each request's first call (`hitparity handover`)."""
     threads: PositiveInt | None = None

@@ -57,7 +57,7 @@ def facts(loaded: "Loaded") -> dict[str, Any]:
             "pool_bytes": sum(pool.nbytes for pool in decoder.pools),
             "rooms": {f"{at} {room.group}": room.slots for at, room in enumerate(rooms)},
             "backend": config.backend,
-            "drafts": engine.law.drafts if engine.config.mtp else 0,
+            "drafts": engine.drafts,
             "prefill_grid": engine.runner.prefill_grid,
             "max_num_batched_tokens": config.max_num_batched_tokens,
             "max_num_seqs": config.max_num_seqs,

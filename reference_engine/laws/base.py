@@ -119,7 +119,7 @@ class Law(ABC):
     """Memory per layer group that an engine behind this law needs, in the order of the option `groups`; none: the law
     can only predict."""
     drafts: int = 0
-    """Tokens that a step may propose beyond the next one, with slots reserved for them."""
+    """Tokens that a step may propose beyond the next one, where the rule depends on it."""
     chunks_bind: bool = False
     """Whether what is kept depends on where prefill steps end, so that an engine has to end them at `chunk_end`."""
 
@@ -143,11 +143,10 @@ class Law(ABC):
         """A generated token joins the lease and gets a slot; its KV is not computed yet."""
 
     def accepted(self, lease: Lease, token_ids: Sequence[int]) -> None:
-        """The tokens that one step chose, drafts found right and the one behind them: all but the last have KV."""
-        for token_id in token_ids[:-1]:
-            self.append(lease, token_id)
+        """A step computed the latest token and chose these: drafts found right and one behind them, without KV yet."""
+        for token_id in token_ids:
             self.computed(lease, lease.length)
-        self.append(lease, token_ids[-1])
+            self.append(lease, token_id)
 
     @abstractmethod
     def release(self, lease: Lease) -> None:

@@ -46,8 +46,17 @@ class TaggedMemory:
 
     def steps(self, request: TokenRequest, output: Sequence[int] = ()) -> Iterator[Expectation]:
         """The same, in parts between which other requests may go on: after admission, and after every call."""
-        law = self.law
-        lease = law.admit(request)
+        lease = self.law.admit(request)
+        try:
+            yield from self._admitted(lease, output)
+        finally:
+            self.law.release(lease)
+            self._marked.pop(lease, None)
+            self._move()
+            self.law.check_integrity()
+
+    def _admitted(self, lease: Lease, output: Sequence[int]) -> Iterator[Expectation]:
+        law, request = self.law, lease.request
         self._move()
         if lease.expectation.approximate_len == 0 and lease.expectation.backed_len is None:
             self._check_hit(lease)
@@ -66,10 +75,6 @@ class TaggedMemory:
                 law.computed(lease, lease.length)
                 self._move()
                 yield lease.expectation
-        law.release(lease)
-        self._marked.pop(lease, None)
-        self._move()
-        law.check_integrity()
 
     def reset(self) -> None:
         """Forget the law's cache; the places keep what they hold."""

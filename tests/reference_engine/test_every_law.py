@@ -17,7 +17,10 @@ import pytest
 import torch
 
 import reference_engine.runner
+from adapters.base import EngineSpec
+from adapters.reference.adapter import ReferenceAdapter
 from adapters.reference.law import sized_law
+from adapters.reference.options import ReferenceOptions
 from checkpoints import Checkpoint
 from reference_engine.attention import extend_mask
 from reference_engine.config import ModelConfig
@@ -28,8 +31,8 @@ from reference_engine.load import EngineConfig, load_engine
 from reference_engine.request import Completion
 from reference_engine.runner import OFF_GRID_TOLERANCE
 from tests.reference_engine.reference_engines import difference
-from vocabulary.engine import TokenRequest
-from vocabulary.errors import HitparityError
+from vocabulary.engine import Mode, TokenRequest
+from vocabulary.errors import HitparityError, UsageError
 from vocabulary.ledger import Cause
 
 GRID = 64
@@ -43,6 +46,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *(("tiny-qwen3.5", law, HYBRID | {"max_num_batched_tokens": 128}) for law in VLLMS[:2]),
     ("tiny-qwen3.5", "vllm@0.30", FINE),
     *(("tiny-qwen3.5-mtp", law, HYBRID | MTP) for law in VLLMS),
+    *(("tiny-qwen3.5-mtp", "sglang@0.5.23", {"page_size": page, "drafts": 2}) for page in (1, 64)),
+    ("tiny-qwen3.5-mtp", "llama.cpp", {"drafts": 2}),
+    ("tiny-qwen3.5-mtp", "deepinfer@0.1.0", {"drafts": 2}),
+    ("tiny-qwen3.5-mtp", "tensorrt-llm@v2", {"tokens_per_block": 32, "periodic_snapshot_interval": 64, "drafts": 2}),
     ("tiny-qwen3.5-mtp", "vllm@0.33", HYBRID),
     ("tiny-gemma3", "sglang@0.5.23", {"page_size": 16}),
     ("tiny-qwen3.5", "sglang@0.5.23", {"page_size": 1}),
@@ -66,7 +73,10 @@ class Pair:
 
 
 def start(model: Checkpoint, law: str, options: dict[str, Any]) -> Pair:
+    """`drafts` among the options is the engine's, for laws that do not ask."""
     groups = ModelConfig.read(model.directory).groups
+    options = dict(options)
+    drafts = options.pop("drafts", 0)
     law_id, sized = sized_law(law, options, 4096, groups)
     config = EngineConfig(
         law=law_id,
@@ -76,6 +86,7 @@ def start(model: Checkpoint, law: str, options: dict[str, Any]) -> Pair:
         max_num_batched_tokens=512,
         max_num_seqs=4,
         threads=1,
+        num_speculative_tokens=drafts,
     )
     alone = make_law(law_id, sized)
 
@@ -130,8 +141,35 @@ def test_warm_equals_cold(
         hits += expected.hit_len > 0
         drafted, accepted = drafted + warm.drafted, accepted + warm.accepted
     assert hits >= 2 or law.startswith("deepinfer")
-    if "num_speculative_tokens" in options:
+    if options.get("num_speculative_tokens") or options.get("drafts"):
         assert 0 < accepted < drafted, (accepted, drafted)
+
+
+def test_a_state_kept_within_a_step_of_drafts(checkpoint: Callable[[str], Checkpoint]) -> None:
+    """SGLang keeps the state at 64 while the step that passes it goes further; whoever resumes there needs that one."""
+    options = {"page_size": 64, "mamba_track_interval": 64, "drafts": 2}
+    pair = start(checkpoint("tiny-qwen3.5-mtp"), "sglang@0.5.23", options)
+    passed = 0
+    for length in range(56, 64):
+        ids = tuple(random.Random(length).choices(range(2048), k=length))
+        first = ask(pair.warm, TokenRequest(request_id=f"{length}", ids=ids, max_tokens=16))
+        passed += first.accepted > 0
+        again = TokenRequest(request_id=f"{length} again", ids=(*ids, *first.output_ids[:15], 7), max_tokens=1)
+        warm = ask(pair.warm, again)
+        pair.cold.reset()
+        cold = ask(pair.cold, again)
+        assert (warm.expectation.hit_len, cold.expectation.hit_len) == (64, 0)
+        assert difference(warm.first_logits, cold.first_logits) <= OFF_GRID_TOLERANCE[torch.float32], length
+    assert passed > 4
+
+
+def test_drafts_that_the_rule_depends_on_are_told_to_the_rule(checkpoint: Callable[[str], Checkpoint]) -> None:
+    options = ReferenceOptions(num_speculative_tokens=2)
+    spec = EngineSpec(engine="reference", version="source", mode=Mode.WORKER, options=options, law="vllm@0.30")
+    with pytest.raises(UsageError, match="write num_speculative_tokens in law_options"):
+        ReferenceAdapter().check(spec)
+    with pytest.raises(UsageError, match="no head that drafts"):
+        start(checkpoint("tiny-llama"), "sglang@0.5.23", {"page_size": 16, "drafts": 2})
 
 
 def on_grid(*runs: Completion) -> bool:

@@ -22,7 +22,7 @@ Source: SGLang 0.5.23, srt/managers/{scheduler,schedule_policy,schedule_batch}.p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -416,6 +416,13 @@ class SglangLaw(Law):
             self._extend(held, lease.length, room_tokens=self.granule)
         else:
             self.pools.make_room(0 if self.config.eager else self.granule)
+
+    def accepted(self, lease: Lease, token_ids: Sequence[int]) -> None:
+        """As `Law.accepted`, at once: of several grid points in one step, the last one's state is kept."""
+        for token_id in token_ids[:-1]:
+            self.append(lease, token_id)
+        self.computed(lease, lease.length)
+        self.append(lease, token_ids[-1])
 
     def release(self, lease: Lease) -> None:
         """Publish prompt and output, unlock, and give back what the tree did not take."""
