@@ -171,7 +171,7 @@ def _figures(run: Run, floors: dict[int, float], folder: Path) -> list[Path]:
     floor = floors[max(floors)] if floors else None
     drawn = {
         "latency-slopes": ttft_slopes(counted, floor_ms=floor),
-        "latency-over-prefix": ttft_over_prefix(counted),
-        "latency-savings": savings_dumbbells(counted),
+        "latency-over-prefix": ttft_over_prefix(counted, warmed_up=True),
+        "latency-savings": savings_dumbbells(counted, warmed_up=True),
     }
     return [save_figure(figure, folder, name)[1] for name, figure in drawn.items() if figure is not None]

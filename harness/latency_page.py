@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from harness.latency import Latency, both, interval
 from harness.overview import machine_lines
@@ -38,7 +39,7 @@ def latency_page(
     run: Run, rows: Sequence[Latency], gaps: Sequence[str], floors: Mapping[int, float], figures: Sequence[str]
 ) -> str:
     """The page; `figures` are addresses relative to it. The same run gives the same text."""
-    dtypes = {cell.engine_label: str((cell.facts or {}).get("dtype", "?")) for cell in run.cells}
+    dtypes = {cell.engine_label: _computes_in(cell.facts or {}) for cell in run.cells}
     models = ", ".join(dict.fromkeys(row.model for row in rows))
     machine = ", ".join(f"{name} {value}" for name, value in machine_lines(run))
     ordered = sorted(rows, key=lambda row: (row.model, row.engine_label, row.prompt_len))
@@ -86,6 +87,11 @@ def latency_page(
             *(["## Left out", "", *(f"- {escape(gap)}" for gap in gaps), ""] if gaps else []),
         ]
     )
+
+
+def _computes_in(facts: Mapping[str, Any]) -> str:
+    """Type of the arithmetic, where the engine tells it apart from the weights'."""
+    return str(facts.get("options", {}).get("compute_dtype") or facts.get("dtype", "?"))
 
 
 def _speedup(row: Latency) -> str:

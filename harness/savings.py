@@ -90,8 +90,11 @@ class Savings:
         return f"{percent(self.hit_share)} hit, {change}"
 
 
-def savings(requests: Iterable[RequestRecord]) -> list[Savings]:
-    """One row per engine configuration, workload, prompt length, hit and common prefix that was seen cold and warm."""
+def savings(requests: Iterable[RequestRecord], *, warmed_up: bool = False) -> list[Savings]:
+    """One row per engine configuration, workload, prompt length, hit and common prefix that was seen cold and warm.
+
+    The first cold request of a length, which an engine may need to get going, does not count unless `warmed_up`.
+    """
     groups: dict[tuple[str, str, str, int], list[RequestRecord]] = {}
     for request in requests:
         timed = request.ttft_ns is not None and request.fidelity is Fidelity.SERVED
@@ -105,13 +108,13 @@ def savings(requests: Iterable[RequestRecord]) -> list[Savings]:
         for request in group:
             if request.hit_len and request.role is Role.PROBE:
                 warm.setdefault((request.hit_len, request.lcp_len), []).append(request)
-        rows += [_row(cold, requests) for _, requests in sorted(warm.items()) if cold]
+        settled = cold if warmed_up else cold[1:] or cold
+        rows += [_row(settled, requests) for _, requests in sorted(warm.items()) if cold]
     return rows
 
 
 def _row(cold: Sequence[RequestRecord], warm: Sequence[RequestRecord]) -> Savings:
     first = warm[0]
-    settled = cold[1:] or cold
     lost = {cause: tokens for cause, tokens in first.by_cause().items() if cause not in NOT_LOST}
     return Savings(
         engine_label=first.engine_label,
@@ -123,10 +126,10 @@ def _row(cold: Sequence[RequestRecord], warm: Sequence[RequestRecord]) -> Saving
         hit_len=first.hit_len or 0,
         tail_len=first.tail_len or 0,
         lost=tuple(lost.items()),
-        cold=len(settled),
+        cold=len(cold),
         warm=len(warm),
-        cold_ttft_ns=statistics.median(r.ttft_ns for r in settled if r.ttft_ns is not None),
+        cold_ttft_ns=statistics.median(r.ttft_ns for r in cold if r.ttft_ns is not None),
         warm_ttft_ns=statistics.median(r.ttft_ns for r in warm if r.ttft_ns is not None),
-        cold_total_ns=statistics.median(r.total_ns for r in settled),
+        cold_total_ns=statistics.median(r.total_ns for r in cold),
         warm_total_ns=statistics.median(r.total_ns for r in warm),
     )

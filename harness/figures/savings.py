@@ -14,19 +14,19 @@ from harness.records import RequestRecord
 from harness.savings import Savings, savings
 from harness.wording import plain
 
-MAX_ROWS = 16
+MAX_ROWS = 20
 _MARKS = (("hit share of the prompt", "o"), ("TTFT saved", "D"), ("whole request saved", "s"))
 
 
-def savings_dumbbells(requests: Iterable[RequestRecord]) -> Figure | None:
+def savings_dumbbells(requests: Iterable[RequestRecord], *, warmed_up: bool = False) -> Figure | None:
     """One line per engine and prompt length: how far the saved time stays behind the hit.
 
-    None where no engine was timed cold and warm on prompts of one length.
+    `warmed_up`: as in `harness.savings`. None where no engine was timed cold and warm on prompts of one length.
     """
-    rows = sorted(savings(requests), key=lambda row: -row.prompt_len)[:MAX_ROWS]
+    rows = sorted(savings(requests, warmed_up=warmed_up), key=lambda row: -row.prompt_len)[:MAX_ROWS]
     if not rows:
         return None
-    rows.sort(key=lambda row: (row.workload, row.prompt_len, row.engine_label))
+    rows.sort(key=lambda row: (row.prompt_len, row.workload, row.engine_label))
     least = min(0.0, *(min(row.ttft_saved, row.request_saved) for row in rows))
     with style():
         figure = Figure(figsize=(9, 1.5 + 0.42 * len(rows)), layout="constrained")

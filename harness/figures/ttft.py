@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from matplotlib.figure import Figure
@@ -16,6 +17,8 @@ from harness.wording import number, plain
 from vocabulary.engine import Fidelity
 
 COLUMNS = 3
+SIMILAR = 0.9
+"""Prompts that differ by less than this ratio are drawn together."""
 POINTS, APART = 64, 1.4
 """Prompt lengths on an axis: of so many longest, those that lie so far apart (ratio of neighbours)."""
 
@@ -24,13 +27,15 @@ def ttft_slopes(requests: Iterable[RequestRecord], *, floor_ms: float | None = N
     """A panel per engine configuration: each cold request's TTFT joined to the warm one that followed it.
 
     Thin lines are pairs (the n-th cold and the n-th warm request of one prompt length), the thick line joins the
-    medians, whiskers are the quartiles; prompts shorter than half of the longest are left out. `floor_ms`: TTFT of our
-    client against a server that computes nothing. None without pairs.
+    medians, whiskers are the quartiles. Of each model the prompts of about one length are shown, the one with the most
+    pairs. `floor_ms`: TTFT of our client against a server that computes nothing. None without pairs.
     """
     panels: dict[str, list[tuple[float, float]]] = {}
     engines: dict[str, str] = {}
-    for label, engine, pairs in _pairs(requests):
+    lengths: dict[str, set[int]] = {}
+    for label, engine, length, pairs in _pairs(requests):
         panels.setdefault(label, []).extend(pairs)
+        lengths.setdefault(label, set()).add(length)
         engines[label] = engine
     if not panels:
         return None
@@ -65,9 +70,9 @@ def ttft_slopes(requests: Iterable[RequestRecord], *, floor_ms: float | None = N
                 axis.annotate(
                     "client floor", (0.5, floor_ms), (0, 2), textcoords="offset points", fontsize=7, ha="center"
                 )
-            axis.set_title(
-                f"{_title(label)}\n{medians[0] / medians[1]:.1f}x, {number(len(pairs), 'pair')}", color=colour
-            )
+            seen = " to ".join(map(str, sorted({min(lengths[label]), max(lengths[label])})))
+            found = f"L = {seen}: {medians[0] / medians[1]:.1f}x, {number(len(pairs), 'pair')}"
+            axis.set_title(f"{_title(label)}\n{found}", color=colour)
             axis.set(yscale="log", xlim=(-0.75, 1.75), xticks=(0, 1), xticklabels=("cold", "warm"))
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         figure.supylabel("time to first token (ms, log)", fontsize=9)
@@ -76,13 +81,14 @@ def ttft_slopes(requests: Iterable[RequestRecord], *, floor_ms: float | None = N
     return figure
 
 
-def ttft_over_prefix(requests: Iterable[RequestRecord]) -> Figure | None:
+def ttft_over_prefix(requests: Iterable[RequestRecord], *, warmed_up: bool = False) -> Figure | None:
     """A panel per engine configuration: median cold and warm TTFT over the prompt's length, with the speed-up.
 
-    The shape in which published tables report prefix caching. None where no engine has two lengths cold and warm.
+    The shape in which published tables report prefix caching. `warmed_up`: as in `harness.savings`.
+    None where no engine has two lengths cold and warm.
     """
     panels: dict[str, list[Savings]] = {}
-    for row in savings(requests):
+    for row in savings(requests, warmed_up=warmed_up):
         panels.setdefault(f"{row.engine_label}\n{row.model}", []).append(row)
     # The longest hit of a length stands for it.
     best = {label: _longest_hits(rows) for label, rows in panels.items()}
@@ -93,7 +99,7 @@ def ttft_over_prefix(requests: Iterable[RequestRecord]) -> Figure | None:
     with style():
         lines = math.ceil(len(best) / columns)
         figure = Figure(figsize=(3.4 * columns + 0.6, 0.9 + 2.9 * lines), layout="constrained")
-        axes = figure.subplots(lines, columns, squeeze=False)
+        axes = figure.subplots(lines, columns, squeeze=False, sharey=True)
         for axis in list(axes.flat)[len(best) :]:
             axis.set_visible(False)
         for axis, (label, rows) in zip(axes.flat, best.items(), strict=False):
@@ -115,7 +121,7 @@ def ttft_over_prefix(requests: Iterable[RequestRecord]) -> Figure | None:
             axis.minorticks_off()
             axis.margins(0.15)
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.legend(frameon=False, fontsize=8)
+            axis.legend(frameon=False, fontsize=8, loc="upper left")
         figure.supxlabel("prompt length (tokens)", fontsize=9)
         figure.supylabel("median time to first token (ms)", fontsize=9)
         title = "Time to first token over the prompt's length"
@@ -123,26 +129,33 @@ def ttft_over_prefix(requests: Iterable[RequestRecord]) -> Figure | None:
     return figure
 
 
-def _pairs(requests: Iterable[RequestRecord]) -> list[tuple[str, str, list[tuple[float, float]]]]:
-    """Per engine and prompt length, the n-th cold with the n-th warm request, in milliseconds."""
+def _pairs(requests: Iterable[RequestRecord]) -> list[tuple[str, str, int, list[tuple[float, float]]]]:
+    """Per engine and prompt length, the n-th cold with the n-th warm request, in milliseconds; of similar lengths."""
     groups: dict[tuple[str, str, str, int], list[RequestRecord]] = {}
     for request in requests:
         timed = request.ttft_ns is not None and request.hit_len is not None and request.fidelity is Fidelity.SERVED
         if timed and request.role is Role.PROBE:
             key = (request.engine_label, request.workload, request.model, request.prompt_len)
             groups.setdefault(key, []).append(request)
-    longest: dict[str, int] = {}
-    for _, _, model, length in groups:
-        longest[model] = max(length, longest.get(model, 0))
     found = []
+    counts: dict[str, Counter[int]] = {}
     for (_, _, model, length), group in groups.items():
-        if 2 * length < longest[model]:
-            continue
         cold = [r.ttft_ns / 1e6 for r in group if r.hit_len == 0 and r.ttft_ns]
         warm = [r.ttft_ns / 1e6 for r in group if r.hit_len and r.ttft_ns]
         if pairs := list(zip(cold, warm, strict=False)):
-            found.append((f"{group[0].engine_label}\n{group[0].model}", group[0].engine, pairs))
-    return found
+            found.append((model, f"{group[0].engine_label}\n{group[0].model}", group[0].engine, length, pairs))
+            counts.setdefault(model, Counter())[length] += len(pairs)
+    chosen = {model: _commonest(of_model) for model, of_model in counts.items()}
+    return [(label, engine, n, pairs) for model, label, engine, n, pairs in found if _similar(n, chosen[model])]
+
+
+def _similar(length: int, longest: int) -> bool:
+    return SIMILAR * longest <= length <= longest
+
+
+def _commonest(counts: Counter[int]) -> int:
+    """The length up to which, from a little below it, most pairs lie; of several the longest."""
+    return max(counts, key=lambda top: (sum(n for length, n in counts.items() if _similar(length, top)), top))
 
 
 def _title(label: str) -> str:
