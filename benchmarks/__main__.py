@@ -22,7 +22,6 @@ from benchmarks import (
     soak,
     trace_cross,
     trace_speed,
-    ttft,
 )
 from benchmarks.page import write_page
 from harness.machine import machine_facts
@@ -35,7 +34,6 @@ BENCHMARKS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "trace_cross": trace_cross.measure,
     "calibration": calibration.measure,
     "reference_speed": reference_speed.measure,
-    "ttft": ttft.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -32,16 +32,18 @@ MEANINGS = {
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
     "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
     "Shares are those of torch's profiler.",
-    "ttft": "Cold and warm TTFT of SmolLM2-135M, 14 tokens behind the shared part, pairs interleaved, one engine at a "
-    "time; medians. The ratio of a row is the result, engines stand side by side for orientation only. `dtype` is what "
-    "the engine multiplies in; the reference engine computes bf16 weights in float32 where the CPU has no bf16 "
-    "instructions.",
 }
 
 
 def write_page(results: Path) -> None:
     """Replace the page; benchmarks without a result are left out."""
-    lines = ["# Measurements", "", "Made by `make bench`; the machines here are shared and noisy, so read ratios.", ""]
+    lines = [
+        "# Measurements",
+        "",
+        "Made by `make bench`; the machines here are shared and noisy, so read ratios.",
+        "Times of whole requests, engine beside engine: [latency.md](latency.md).",
+        "",
+    ]
     for name, meaning in MEANINGS.items():
         path = results / f"{name}.json"
         if path.is_file():
