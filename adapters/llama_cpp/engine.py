@@ -104,7 +104,12 @@ class LlamaCppEngine:
         return error if self._process is None else self._process.failure(error)
 
     def _located(self, exchanges: Sequence[Timed]) -> list[Reply]:
-        """Decode and add what the log says: the n-th reply of a slot belongs to the slot's n-th run."""
+        """Decode and add what the log says.
+
+        Log and reply share the slot only. Of requests sent together several may have used one slot, and the order in
+        which our threads saw their ends is not the server's: there the runs are dealt out by what they reused, so that
+        hits and positions of a slot are compared as a whole.
+        """
         try:
             replies = [reply_of(timed) for timed in exchanges]
         except EngineFailed as error:
@@ -113,9 +118,12 @@ class LlamaCppEngine:
             return replies
         runs = self._log.finished(len(replies))
         for slot in {reply.native["id_slot"] for reply in replies}:
-            mine = sorted((r for r in replies if r.native["id_slot"] == slot), key=lambda reply: reply.done_ns)
+            mine = sorted((r for r in replies if r.native["id_slot"] == slot), key=lambda reply: reply.hit_len or 0)
             # The last ones: a run whose reply could not be used comes before them.
-            for reply, run in zip(reversed(mine), reversed([run for run in runs if run.slot == slot]), strict=False):
+            theirs = [run for run in runs if run.slot == slot][-len(mine) :]
+            if len(theirs) < len(mine):
+                continue
+            for reply, run in zip(mine, sorted(theirs, key=lambda run: run.starts[0]), strict=True):
                 replies[replies.index(reply)] = replace(
                     reply,
                     position_start=run.starts[0],

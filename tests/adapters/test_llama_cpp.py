@@ -18,6 +18,7 @@ import pytest
 
 from adapters.base import EngineSpec
 from adapters.llama_cpp.adapter import LlamaCppAdapter
+from adapters.llama_cpp.engine import LlamaCppEngine
 from adapters.llama_cpp.launch import wheel_python
 from adapters.llama_cpp.options import LlamaCppOptions
 from checkpoints import Checkpoint
@@ -155,6 +156,16 @@ def test_requests_together_know_their_own_positions(four_slots: Engine) -> None:
     for request, reply in zip(together, replies, strict=True):
         assert reply.position_start == reply.hit_len
         assert reply.steps is not None and reply.steps[-1][1] == request.prompt_len
+
+
+def test_ends_seen_in_another_order_do_not_swap_positions(one_slot: Engine) -> None:
+    """Of two requests on one slot, the first one's end is read late, as by a thread that had to wait for a core."""
+    assert isinstance(one_slot, LlamaCppEngine) and one_slot.reset()
+    asked = [TokenRequest(request_id=str(user), ids=(*SYSTEM, user), max_tokens=1) for user in (1, 2)]
+    first, second = (one_slot._exchange_alone(request) for request in asked)
+    late = replace(first, events=[(read_ns + 10**9, event) for read_ns, event in first.events])
+    replies = one_slot._located([late, second])
+    assert [(reply.hit_len, reply.position_start) for reply in replies] == [(0, 0), (600, 600)]
 
 
 def test_random_requests_follow_the_law(engine_spec: Specs, checkpoint: Models, tmp_path: Path) -> None:
