@@ -170,7 +170,7 @@ class EngineProcess:
     def failure(self, error: EngineFailed) -> EngineFailed:
         """The same failure of an exchange with how the child ended, if it did, and its log."""
         ended = self.exit_text(patience_s=1)
-        return EngineFailed(f"{error}{f'; the server {ended}' if ended else ''}. {self.log_hint()}")
+        return EngineFailed(f"{str(error).rstrip('.')}{f'; the server {ended}' if ended else ''}. {self.log_hint()}")
 
     def stop(self) -> None:
         """SIGTERM to the group, SIGKILL after a grace period; leaves no member behind.
