@@ -1,4 +1,4 @@
-"""Run the benchmarks named on the command line (default: all but load and soak) and write benchmarks/results/<name>.json.
+"""Run the benchmarks named on the command line (default: all but load, soak); write benchmarks/results/<name>.json.
 
 `python -m benchmarks soak --minutes 60`
 """
