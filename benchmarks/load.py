@@ -6,6 +6,7 @@ what it takes must grow no faster than the requests.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,8 @@ class Process:
     """What a command took."""
 
     seconds: float
+    cpu_s: float
+    """What of it was spent on a processor, by the command and all below it that it waited for."""
     mib: float
     """Peak resident memory of the command itself."""
     below_mib: float
@@ -116,22 +119,26 @@ def load(name: str, experiment: str, requests: int) -> dict[str, object]:
             "run": name,
             "requests": int(read.said),
             "run_s": round(ran.seconds),
+            "run_cpu_s": round(ran.cpu_s),
             "harness_mib": round(ran.mib),
             "worker_mib": round(ran.below_mib),
             "results_mib": _mib(*run.glob("*/requests.jsonl")),
             "load_s": round(read.seconds, 1),
+            "load_cpu_s": round(read.cpu_s, 1),
             "load_mib": round(read.mib),
             "report_s": round(markdown.seconds, 1),
+            "report_cpu_s": round(markdown.cpu_s, 1),
             "report_mib": round(markdown.mib),
             "markdown_kib": (Path(folder) / "report" / "report.md").stat().st_size // KIB,
             "html_s": round(page.seconds, 1),
+            "html_cpu_s": round(page.cpu_s, 1),
             "html_mib": _mib(Path(folder) / "page.html"),
         }
 
 
 def process(*arguments: str) -> Process:
     """Run Python with these arguments to its end."""
-    begin, own, below = time.monotonic(), 0.0, 0.0
+    begin, cpu_before, own, below = time.monotonic(), _cpu_s(), 0.0, 0.0
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         started = subprocess.Popen([sys.executable, *arguments], stdout=output, stderr=subprocess.STDOUT)
         while started.poll() is None:
@@ -143,7 +150,13 @@ def process(*arguments: str) -> Process:
         said = output.read()
     if started.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: exit status {started.returncode}: {said[-2000:]}")
-    return Process(seconds, own, below, said)
+    return Process(seconds, _cpu_s() - cpu_before, own, below, said)
+
+
+def _cpu_s() -> float:
+    """Of all children that have ended."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
 
 
 def _peak_mib(pid: int) -> float:

@@ -11,6 +11,8 @@ from harness.wording import is_marked, is_unusable, plain, send_name
 
 FEW = 4
 """Cold sends that a matrix shows although they say little."""
+FIRST = 100
+"""Requests of a cell that are as telling as those that differ, so that every cell shows some."""
 _Key = tuple[Role, str, int, int]
 
 
@@ -88,14 +90,14 @@ def differing(views: Iterable[WorkloadView]) -> frozenset[str]:
 
 
 def most_telling(requests: Sequence[RequestRecord], differ: frozenset[str], limit: int) -> Sequence[RequestRecord]:
-    """At most `limit` requests in their order: those not as the law says first, then those whose IDs are in `differ`,
-    then the first of every cell."""
+    """At most `limit` requests in their order: those not as the law says first, then those whose IDs are in `differ`
+    and the first of every cell, then the rest, the early ones of a cell first."""
     if len(requests) <= limit:
         return requests
 
     def rank(place: int) -> tuple[bool, bool, int]:
         request = requests[place]
-        return (not is_marked(request), request.request_id not in differ, request.index)
+        return (not is_marked(request), request.request_id not in differ and request.index >= FIRST, request.index)
 
     return [requests[place] for place in sorted(sorted(range(len(requests)), key=rank)[:limit])]
 
