@@ -57,8 +57,8 @@ def test_page_keeps_cells_totals_and_marked_requests(run: Run, monkeypatch: pyte
     assert len(kept) == LIMIT
     assert 0 < marked < LIMIT
     assert sum(bool(int(str(row[11])) & 2) for row in kept) == marked
-    places = [data(whole)["requests"].index(row) for row in kept]
-    assert places == sorted(places)
+    rest = iter(data(whole)["requests"])
+    assert all(row in rest for row in kept)  # in their order
 
 
 def test_markdown_says_what_it_leaves_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
