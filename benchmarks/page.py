@@ -29,6 +29,9 @@ MEANINGS = {
     "third for each engine): memory of harness and engine, requests per second and open descriptors, medians of the "
     "first and the last third of the starts. `engine_growth_in_a_start_mib`: memory of the engine's processes from the "
     "second cell to the sixth.",
+    "load": "`hitparity run` of very many requests, `load()` of their results and both reports, each command a process "
+    "of its own (`python -m benchmarks load`), at a tenth of the size and whole. Memory is the peak of the command "
+    "itself; `worker_mib` of the processes below it. `run_s` holds the report that a run ends with.",
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
     "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
     "Shares are those of torch's profiler.",

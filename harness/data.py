@@ -211,8 +211,11 @@ def _request_row(name: str, run: Run, request: RequestRecord) -> dict[str, objec
 
 def _cell_rows(name: str, run: Run) -> Iterator[dict[str, object]]:
     by_id = {cell.cell: cell for cell in run.cells}
+    of_cell: dict[str, list[RequestRecord]] = {}
+    for request in run.requests:
+        of_cell.setdefault(request.cell, []).append(request)
     for cell_id in run.manifest.cells:
-        requests = [r for r in run.requests if r.cell == cell_id]
+        requests = of_cell.get(cell_id, [])
         probes = [r for r in requests if r.role is Role.PROBE]
         row = _run_row(name, run) | {"cell": cell_id}
         if cell := by_id.get(cell_id):

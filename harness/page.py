@@ -21,11 +21,15 @@ from harness.records import CellStatus, FindingKind, Role
 from harness.savings import NOT_LOST
 from harness.store import Run
 from harness.svg import hatches, ledger_bar, staircase_panels
-from harness.views import WorkloadView, workload_views
+from harness.views import WorkloadView, differing, most_telling, workload_views
 from harness.wording import count, is_marked, law_text, milliseconds, number, percent, plain, send_name
 from vocabulary.errors import ExitCode
 from vocabulary.ledger import Cause
 
+LEDGERS = 20_000
+"""Requests on the page, about 100 bytes each; a browser filters and sorts them at once."""
+FINDINGS = 1_000
+"""Findings listed."""
 CONTRADICTED = frozenset(FindingKind) - INCONCLUSIVE
 
 
@@ -82,6 +86,9 @@ def page(run: Run) -> str:
         causes=[(c, meaning) for c, meaning in _meanings() if any(c in t.tokens_by_cause for t in seen.totals)],
         stairs=[(view, panels) for view in views if (panels := staircase_panels(view))],
         hatches=hatches(),
+        most_findings=FINDINGS,
+        asked=len(run.requests),
+        listed=min(len(run.requests), LEDGERS),
         data=Markup(_data(run, seen, views)),
         css=Markup(source["report.css"]),
         js=Markup(source["report.js"]),
@@ -138,9 +145,8 @@ def _data(run: Run, seen: Overview, views: Sequence[WorkloadView]) -> str:
     cells = [cell.cell for cell in seen.cells]
     place = {cell: number for number, cell in enumerate(cells)}
     causes = list(Cause)
-    differing = {
-        request.request_id for view in views for send in view.sends if send.spread for request in send.requests
-    }
+    differ = differing(views)
+    shown = most_telling(run.requests, differ, LEDGERS)
     laws = {request.cell: plain(law_text(request)) for request in run.requests}
     rows = [
         [
@@ -155,10 +161,10 @@ def _data(run: Run, seen: Overview, views: Sequence[WorkloadView]) -> str:
             request.ttft_ns,
             [number for entry in request.ledger for number in (entry.end, causes.index(entry.cause))],
             [f"{finding.kind.value}: {plain(finding.detail)}" for finding in request.findings],
-            int(request.request_id in differing) + 2 * int(is_marked(request)),
+            int(request.request_id in differ) + 2 * int(is_marked(request)),
             request.junction,
         ]
-        for request in run.requests
+        for request in shown
     ]
     document = {
         "causes": [cause.value for cause in causes],
@@ -168,6 +174,7 @@ def _data(run: Run, seen: Overview, views: Sequence[WorkloadView]) -> str:
             for cell in seen.cells
         ],
         "requests": rows,
+        "leftOut": len(run.requests) - len(rows),
     }
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

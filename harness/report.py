@@ -16,7 +16,7 @@ from harness.records import RequestRecord, Role
 from harness.savings import savings
 from harness.store import Run, writable
 from harness.summary import engine_summaries, invalid_cells, median_ttft, remarks, unfinished_cells, verdict
-from harness.views import WorkloadView, folded, workload_views
+from harness.views import WorkloadView, differing, folded, most_telling, telling_rows, workload_views
 from harness.wording import (
     count,
     is_marked,
@@ -35,6 +35,12 @@ from vocabulary.ledger import Cause
 
 REPORT = "report.md"
 SAVINGS = "savings"
+LEDGERS = 5_000
+"""Requests listed with their ledgers; half a megabyte of Markdown."""
+ROWS = 500
+"""Sends in the matrix of one workload."""
+FINDINGS = 1_000
+"""Findings listed."""
 STAIRS = 4
 """Repeated lengths that make a staircase."""
 _FACTS = TypeAdapter(EngineFacts)
@@ -53,6 +59,10 @@ class Section:
     """`cold` and `warm`, and the median TTFT in milliseconds by configuration."""
     cold: int
     """Cold sends left out of `rows`."""
+    rows_left_out: int
+    """Others left out of `rows`, because they are too many."""
+    requests: tuple[RequestRecord, ...]
+    """Those listed with their ledgers."""
     difference: str
     staircase: str | None
     ledger: str
@@ -73,8 +83,11 @@ def write_report(run: Run, folder: Path | None = None) -> list[Path]:
         sections, paths = [], []
         names = {SAVINGS}
         views = workload_views(run.requests)
+        several = len({view.model for view in views}) > 1
+        asked = [r for view in views for r in view.requests]
+        listed = frozenset(r.request_id for r in most_telling(asked, differing(views), LEDGERS))
         for view in views:
-            section = _section(view, names, several_models=len({v.model for v in views}) > 1)
+            section = _section(view, names, listed, several_models=several)
             sections.append(section)
             if section.staircase:
                 paths += save_figure(staircase(view.requests), folder, section.staircase)
@@ -148,6 +161,7 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
         invalid=invalid_cells(run.cells),
         left_out=[remark.replace(f"{run.folder}/", "") for remark in run.remarks],
         checks=run.manifest.configuration.get("checks", {}),
+        most_findings=FINDINGS,
         raw=Raw,
         Role=Role,
         count=count,
@@ -161,10 +175,10 @@ def _render(run: Run, sections: Sequence[Section]) -> str:
     )
 
 
-def _section(view: WorkloadView, names: set[str], *, several_models: bool) -> Section:
+def _section(view: WorkloadView, names: set[str], listed: frozenset[str], *, several_models: bool) -> Section:
     rows, cold = folded(view)
     shown = []
-    for name, send in rows:
+    for name, send in telling_rows(rows, ROWS):
         answers = {r.engine_label: r for r in send.requests}
         hits = tuple(_hit(answers[label]) if label in answers else "" for label in view.labels)
         shown.append((name, span(r.prompt_len for r in send.requests), hits))
@@ -184,6 +198,8 @@ def _section(view: WorkloadView, names: set[str], *, several_models: bool) -> Se
         rows=tuple(shown),
         ttft=tuple(ttft),
         cold=cold,
+        rows_left_out=len(rows) - len(shown),
+        requests=tuple(r for r in view.requests if r.request_id in listed),
         difference=difference(view),
         staircase=stairs,
         ledger=_unique(f"ledger-{_slug(suffix)}", names),

@@ -14,7 +14,7 @@ from rich.text import Text
 from harness.records import CellManifest, RequestRecord, Role
 from harness.savings import Savings, savings
 from harness.summary import EngineSummary, engine_summaries, invalid_cells, remarks, unfinished_cells, verdict
-from harness.views import SendView, WorkloadView, folded, workload_views
+from harness.views import SendView, WorkloadView, folded, telling_rows, workload_views
 from harness.wording import (
     UNKNOWN,
     count,
@@ -35,6 +35,9 @@ MIN_NAME = 11
 """Characters of a column of names; longer ones fold."""
 MATRIX_ROWS = 60
 """Workloads with more requests are shown as sends x engines."""
+SHOWN_ROWS = 200
+"""Of a matrix."""
+SHOWN_FINDINGS = 200
 SAVINGS_ROWS = 12
 MATRIX_WIDTH = 80
 """Characters for the engine columns of one matrix, so that it fits into 100."""
@@ -76,7 +79,11 @@ def run_tables(
     shown += [Text(gap) for s in summaries for gap in s.gaps]
     troubled = unfinished_cells(cells, requests, planned) + invalid_cells(cells)
     shown += [Text(f"{MARK} {sentence}", style="red") for sentence in troubled]
-    shown += [Text(f"{MARK} {remark}", style="yellow") for remark in remarks(cells, requests)]
+    found = remarks(cells, requests)
+    listed = found if full else found[:SHOWN_FINDINGS]
+    shown += [Text(f"{MARK} {remark}", style="yellow") for remark in listed]
+    if len(listed) < len(found):
+        shown.append(Text(f"{MARK} {len(found) - len(listed)} more findings; --full shows all", style="yellow"))
     shown.append(Text(verdict(cells, requests, planned), style="bold"))
     return shown
 
@@ -111,7 +118,8 @@ def _requests(view: WorkloadView) -> RenderableType:
 
 def _matrices(view: WorkloadView) -> list[RenderableType]:
     """Hits of every send, as many configurations beside each other as fit."""
-    rows, left_out = folded(view)
+    all_rows, left_out = folded(view)
+    rows = telling_rows(all_rows, SHOWN_ROWS)
     by_label = {r.engine_label: r for r in view.requests}
     tables: list[RenderableType] = []
     for labels in _packed(by_label[label] for label in view.labels):
@@ -131,6 +139,8 @@ def _matrices(view: WorkloadView) -> list[RenderableType]:
     start = "hit in tokens, L prompt"
     if left_out:
         start += f"; {left_out} cold sends that nobody hit are left out"
+    if len(rows) < len(all_rows):
+        start += f"; {len(rows)} of {len(all_rows)} rows, those that differ first; --full shows all"
     return [Group(*tables, _legend(view, start), Text())]
 
 

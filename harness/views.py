@@ -11,6 +11,8 @@ from harness.wording import is_marked, is_unusable, plain, send_name
 
 FEW = 4
 """Cold sends that a matrix shows although they say little."""
+FIRST = 100
+"""Requests of a cell that are as telling as those that differ, so that every cell shows some."""
 _Key = tuple[Role, str, int, int]
 
 
@@ -82,6 +84,36 @@ def workload_views(
     return views
 
 
+def differing(views: Iterable[WorkloadView]) -> frozenset[str]:
+    """IDs of the requests whose send the configurations answered with different hits."""
+    return frozenset(r.request_id for view in views for send in view.sends if send.spread for r in send.requests)
+
+
+def most_telling(requests: Sequence[RequestRecord], differ: frozenset[str], limit: int) -> Sequence[RequestRecord]:
+    """At most `limit` requests in their order: those not as the law says first, then those whose IDs are in `differ`
+    and the first of every cell, then the rest, the early ones of a cell first."""
+    if len(requests) <= limit:
+        return requests
+
+    def rank(place: int) -> tuple[bool, bool, int]:
+        request = requests[place]
+        return (not is_marked(request), request.request_id not in differ and request.index >= FIRST, request.index)
+
+    return [requests[place] for place in sorted(sorted(range(len(requests)), key=rank)[:limit])]
+
+
+def telling_rows(rows: Sequence[tuple[str, SendView]], limit: int) -> Sequence[tuple[str, SendView]]:
+    """At most `limit` rows of a matrix in their order, those with a mark or different hits first."""
+    if len(rows) <= limit:
+        return rows
+
+    def rank(place: int) -> tuple[bool, bool]:
+        send = rows[place][1]
+        return (not any(map(is_marked, send.requests)), not send.spread)
+
+    return [rows[place] for place in sorted(sorted(range(len(rows)), key=rank)[:limit])]
+
+
 def folded(view: WorkloadView) -> tuple[list[tuple[str, SendView]], int]:
     """Sends for a matrix: repeats answered alike become one row; cold sends that nobody hit none, if they are many.
 
@@ -134,14 +166,14 @@ def _send_order(sequences: Sequence[dict[_Key, RequestRecord]]) -> list[_Key]:
     lengths = {key: r.prompt_len for sequence in sequences for key, r in sequence.items()}
     if all(lengths[a] <= lengths[b] for sequence in sequences for a, b in pairwise(sequence)):
         return sorted(lengths, key=lengths.__getitem__)
-    order: list[_Key] = []
+    following: dict[_Key | None, _Key | None] = {None: None}  # a linked list: a hundred thousand sends are inserted
     for sequence in sequences:
-        at = 0
+        last: _Key | None = None
         for key in sequence:
-            if order[at : at + 1] != [key]:
-                if key in order:
-                    at = order.index(key)
-                else:
-                    order.insert(at, key)
-            at += 1
+            if key not in following:
+                following[key], following[last] = following[last], key
+            last = key
+    order: list[_Key] = []
+    while (next_key := following[order[-1] if order else None]) is not None:
+        order.append(next_key)
     return order

@@ -147,6 +147,7 @@
     more.hidden = found.length <= shown;
     more.textContent = `show more (${found.length - shown} left)`;
     document.getElementById("shown").textContent = `${found.length} of ${data.requests.length} requests` +
+      (data.leftOut ? ` on this page (${data.leftOut} more are not)` : "") +
       (only === null ? "" : `, cell ${only}`);
     [...head.children].forEach((box, i) => {
       box.setAttribute("aria-sort", i !== order ? "none" : descending ? "descending" : "ascending");
