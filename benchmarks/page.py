@@ -29,6 +29,9 @@ MEANINGS = {
     "third for each engine): memory of harness and engine, requests per second and open descriptors, medians of the "
     "first and the last third of the starts. `engine_growth_in_a_start_mib`: memory of the engine's processes from the "
     "second cell to the sixth.",
+    "mutants": "Faults put into the sources by cosmic-ray's operators, one at a time, drawn with a fixed seed "
+    "(`python -m benchmarks mutants`); caught: a test of that part failed or did not end. `survivors` are gaps in "
+    "the tests; `equivalent`, which no test can tell from the original, are not counted.",
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
     "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
     "Shares are those of torch's profiler.",
