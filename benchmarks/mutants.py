@@ -7,6 +7,7 @@ decorators (the flags of a dataclass compute nothing).
 
 HITPARITY_MUTANTS: mutants per part (default 60). HITPARITY_MUTANTS_PARTS: only parts whose name begins so (comma).
 HITPARITY_MUTANTS_SECONDS: draw no further mutant of a part after this time (default: no limit).
+HITPARITY_MUTANTS_LOG: append each verdict to this file and take those in it as known; delete it when sources change.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ PARTS = (
     ),
     Part("adapters:http", ("adapters/http.py",), ("tests/adapters/test_http.py",)),
 )
-SAME = {
+SAME: dict[str, str] = {
     # "file:line operator": why no test can tell
 }
 
@@ -91,7 +92,7 @@ class Mutant:
     occurrence: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} {self.operator}"
+        return f"{self.file}:{self.line} {self.operator}#{self.occurrence}"
 
 
 def measure() -> list[dict[str, object]]:
@@ -103,29 +104,31 @@ def measure() -> list[dict[str, object]]:
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     survivors: dict[str, list[str]] = defaultdict(list)
     same: dict[str, list[str]] = defaultdict(list)
+    log = Path(os.environ.get("HITPARITY_MUTANTS_LOG", os.devnull))
+    known = dict(line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()) if log.is_file() else {}
     with tempfile.TemporaryDirectory(prefix="hitparity-mutants-") as name:
         copy = Path(name)
         for top in TOPS:
             shutil.copytree(ROOT / top, copy / top, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         for part in parts:
-            begin = time.monotonic()
-            if _fails(copy, part, 600):
-                raise RuntimeError(f"{part.name}: the tests fail without a mutant; run pytest {' '.join(part.tests)}")
-            limit = 3 * (time.monotonic() - begin) + 10
-            stop = time.monotonic() + seconds
+            limit, stop = None, time.monotonic() + seconds
             for mutant in _drawn(part, size):
-                if time.monotonic() > stop:
-                    break
-                why = SAME.get(str(mutant))
-                caught = why is None and _caught(copy, part, mutant, limit)
-                print(f"{part.name}  {mutant}  {'caught' if caught else why or 'SURVIVED'}", flush=True)
-                if why is not None:
+                if why := SAME.get(str(mutant)):
                     same[part.package].append(f"{mutant} ({why})")
                     continue
+                verdict = known.get(str(mutant))
+                if verdict is None:
+                    if time.monotonic() >= stop:
+                        continue
+                    limit = limit or _limit(copy, part)
+                    verdict = "caught" if _caught(copy, part, mutant, limit) else "survived"
+                    with log.open("a", encoding="utf-8") as file:
+                        file.write(f"{mutant}\t{verdict}\n")
+                print(f"{part.name}  {mutant}  {verdict}", flush=True)
                 counts[part.package][0] += 1
-                counts[part.package][1] += caught
-                if not caught:
+                counts[part.package][1] += verdict == "caught"
+                if verdict == "survived":
                     survivors[part.package].append(str(mutant))
     return [
         {
@@ -138,6 +141,14 @@ def measure() -> list[dict[str, object]]:
         }
         for package, (mutants, caught) in counts.items()
     ]
+
+
+def _limit(copy: Path, part: Part) -> float:
+    """Seconds a mutant gets; RuntimeError where the tests fail without one."""
+    begin = time.monotonic()
+    if _fails(copy, part, 600):
+        raise RuntimeError(f"{part.name}: the tests fail without a mutant; run pytest {' '.join(part.tests)}")
+    return 3 * (time.monotonic() - begin) + 10
 
 
 def _drawn(part: Part, size: int) -> list[Mutant]:
