@@ -1,4 +1,4 @@
-"""Run the benchmarks named on the command line (default: all but load, soak); write benchmarks/results/<name>.json.
+"""Run the benchmarks named (default: all but load, mutants, soak) and write benchmarks/results/<name>.json.
 
 `python -m benchmarks soak --minutes 60`
 """
@@ -18,6 +18,7 @@ from benchmarks import (
     client_floor,
     law_speed,
     load,
+    mutants,
     overhead,
     reference_speed,
     soak,
@@ -42,10 +43,11 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     """Measure and print; 2 for an unknown name."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*BENCHMARKS, "load", "soak"]))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*BENCHMARKS, "load", "mutants", "soak"]))
     parser.add_argument("--minutes", type=float, default=60, help="how long soak runs (default: 60)")
     asked = parser.parse_args()
-    known = BENCHMARKS | {"load": load.measure, "soak": functools.partial(soak.measure, asked.minutes)}
+    soaked = functools.partial(soak.measure, asked.minutes)
+    known = BENCHMARKS | {"load": load.measure, "mutants": mutants.measure, "soak": soaked}
     names = asked.names or list(BENCHMARKS)
     if unknown := [name for name in names if name not in known]:
         print(f"unknown benchmark {unknown[0]!r}; known: {', '.join(known)}", file=sys.stderr)

@@ -32,6 +32,9 @@ MEANINGS = {
     "load": "`hitparity run` of very many requests, `load()` of their results and both reports, each command a process "
     "of its own (`python -m benchmarks load`), at a tenth of the size and whole. Memory is the peak of the command "
     "itself; `worker_mib` of the processes below it. `run_s` holds the report that a run ends with.",
+    "mutants": "Faults put into the sources by cosmic-ray's operators, one at a time, drawn with a fixed seed "
+    "(`python -m benchmarks mutants`); caught: a test of that part failed or did not end. `survivors` are gaps in "
+    "the tests; `equivalent`, which no test can tell from the original, are not counted.",
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
     "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
     "Shares are those of torch's profiler.",

@@ -29,12 +29,18 @@ PROMPT = list(range(40))
 def judged(judge: Judge, ids: Sequence[int], hit: int | None, backed: int | None = None) -> dict[FindingKind, str]:
     """Findings of one reply that tells `hit` and `backed`."""
     request = TokenRequest(request_id="r", ids=tuple(ids))
+    reply = told(request, hit, hit, backed_len=backed)
+    return {finding.kind: finding.detail for finding in judge.judge(request, reply).findings}
+
+
+def told(request: TokenRequest, hit: int | None, start: int | None, **more: Any) -> Reply:
+    """A reply that tells `hit` and `start`."""
     reply = Reply(
-        request_id="r",
-        prompt_len=len(ids),
+        request_id=request.request_id,
+        prompt_len=request.prompt_len,
         hit_len=hit,
         hit_source="told",
-        position_start=hit,
+        position_start=start,
         position_source="told",
         output_ids=(999,),
         first_logprob=None,
@@ -42,9 +48,59 @@ def judged(judge: Judge, ids: Sequence[int], hit: int | None, backed: int | None
         first_token_ns=None,
         done_ns=0,
         steps=None,
-        backed_len=backed,
     )
-    return {finding.kind: finding.detail for finding in judge.judge(request, reply).findings}
+    return replace(reply, **more)
+
+
+@pytest.mark.parametrize(
+    ("hit", "start", "found"),
+    [
+        (32, 32, []),
+        (None, 32, []),
+        (32, None, []),
+        (16, 16, [FindingKind.UNEXPLAINED] * 2),
+        (39, 39, [FindingKind.SURPLUS] * 2),
+        (32, 16, [FindingKind.SOURCES_DISAGREE, FindingKind.UNEXPLAINED]),
+        (40, 32, [FindingKind.OUT_OF_RANGE, FindingKind.SOURCES_DISAGREE, FindingKind.SURPLUS]),
+    ],
+)
+def test_a_reply_is_held_against_the_law(hit: int | None, start: int | None, found: list[FindingKind]) -> None:
+    judge = Judge(replace(FACTS, engine="vllm", law="vllm@0.32", law_options={"block_size": 16}))
+    request = TokenRequest(request_id="r", ids=tuple(PROMPT))
+    assert not judge.judge(request, told(request, 0, 0)).findings
+    assert [finding.kind for finding in judge.judge(request, told(request, hit, start)).findings] == found
+
+
+@pytest.mark.parametrize(
+    ("steps", "disagree"),
+    [
+        (((32, 40),), False),
+        (((32, 36), (36, 40)), False),
+        ((), True),
+        (((31, 40),), True),
+        (((32, 36), (37, 40)), True),
+        (((32, 32), (32, 40)), True),
+        (((32, 39),), True),
+    ],
+)
+def test_prefill_steps_cover_what_was_computed(steps: tuple[tuple[int, int], ...], disagree: bool) -> None:
+    judge, request = Judge(FACTS), TokenRequest(request_id="r", ids=tuple(PROMPT))
+    judge.judge(request, told(request, 0, 0))
+    findings = judge.judge(request, told(request, 32, 32, steps=steps)).findings
+    assert [finding.kind for finding in findings] == [FindingKind.SOURCES_DISAGREE] * disagree
+
+
+def test_all_but_the_last_generated_token_were_computed() -> None:
+    judge, request = Judge(FACTS), TokenRequest(request_id="r", ids=tuple(PROMPT))
+    judge.judge(request, told(request, 0, 0, output_ids=(997, 998, 999)))
+    longer = TokenRequest(request_id="s", ids=(*PROMPT, 997, 998, 999, 5))
+    assert judge.judge(longer, told(longer, 42, 42)).lcp_len == 42
+
+
+def test_every_request_sent_together_has_a_reply() -> None:
+    request = TokenRequest(request_id="r", ids=tuple(PROMPT))
+    with pytest.raises(ValueError, match="shorter"):
+        Judge(FACTS).judge_together([request, replace(request, request_id="s")], [told(request, 0, 0)])
 
 
 @pytest.mark.parametrize(("backed", "found"), [(None, False), (39, False), (38, True), (0, True)])
@@ -81,21 +137,7 @@ def test_a_law_is_left_where_a_request_goes_beyond_it() -> None:
 
     def law_of(ids: Sequence[int]) -> tuple[str | None, set[str]]:
         request = TokenRequest(request_id="r", ids=tuple(ids))
-        reply = Reply(
-            request_id="r",
-            prompt_len=len(ids),
-            hit_len=0,
-            hit_source="told",
-            position_start=0,
-            position_source="told",
-            output_ids=(999,),
-            first_logprob=None,
-            sent_ns=0,
-            first_token_ns=None,
-            done_ns=0,
-            steps=None,
-        )
-        judgement = judge.judge(request, reply)
+        judgement = judge.judge(request, told(request, 0, 0))
         assert judgement.ledger is not None
         return judgement.law, {cause.value for cause in judgement.ledger.by_cause()}
 

@@ -52,6 +52,19 @@ def test_causes_are_booked_where_the_rule_puts_them() -> None:
     )
 
 
+def test_only_neighbours_of_one_cause_are_joined() -> None:
+    ledger = Ledger.waterfall(
+        10, [(Cause.NOVEL, 9), (Cause.GRANULE, 8), (Cause.NOVEL, 7), (Cause.GRANULE, 5), (Cause.GRANULE, 3)]
+    )
+    assert ledger.intervals == (
+        Interval(0, 3, Cause.REUSED),
+        Interval(3, 7, Cause.GRANULE),
+        Interval(7, 8, Cause.NOVEL),
+        Interval(8, 9, Cause.GRANULE),
+        Interval(9, 10, Cause.NOVEL),
+    )
+
+
 @pytest.mark.parametrize(
     "intervals",
     [
