@@ -4,6 +4,8 @@ One process each, trace file to result, in turns; medians. `cpu_s` is what the m
 kvcache-simulator replays 512-token blocks in C++ for its 15 pool sizes, llmtrafficlens in Python for its own sizes.
 Ours: `one pass` is plain full attention in blocks of 16 tokens, every pool size, and a ledger per request for one of
 them (`simulate --curve`); the others are whole laws with pools, a ledger per request, blocks by `Law.send`.
+`imports_%` and `reading_%` are their shares of `cpu_s`: a process that only imports, and one that also reads the trace
+and numbers its blocks; the rest is the law, or the pass, with its ledgers.
 `requests` rows of one kind show that cost is linear and memory bounded; HITPARITY_TRACE_REQUESTS adds a longer one.
 """
 
@@ -24,7 +26,7 @@ from benchmarks import trace_tools
 from workloads.traces.generate import Traffic, generate
 from workloads.traces.write import write_trace
 
-REQUESTS, MEAN_LEN, ROUNDS = 12_000, 11_144, 2
+REQUESTS, MEAN_LEN, ROUNDS = 12_000, 11_000, 2
 POOL = 200_000
 Row = dict[str, object]
 LAWS: dict[str, tuple[str, dict[str, int]]] = {
@@ -36,7 +38,8 @@ LAW = """
 import sys
 from pathlib import Path
 from harness.simulate.cell import run_job
-from harness.simulate.job import Job, TraceFile
+from harness.simulate.job import Job
+from harness.simulate.trace_file import TraceFile
 import json
 trace = TraceFile(path=Path(sys.argv[1]), format="mooncake")
 run_job(Job(trace=trace, law=sys.argv[2], options=json.loads(sys.argv[3])), Path(sys.argv[4]), requests=False)
@@ -46,13 +49,25 @@ import sys
 from pathlib import Path
 from harness.simulate.curve import curve
 from harness.simulate.feed import numbered, reader_of
-from harness.simulate.job import TraceFile
+from harness.simulate.trace_file import TraceFile
 reused, pool = 0, int(sys.argv[2])
 def each(request, ledger):
     global reused
     reused += ledger.reused
 requests = numbered(reader_of(TraceFile(path=Path(sys.argv[1]), format="mooncake")), 1)
 assert curve(requests, 16, pool=pool, each=each).hit_tokens(pool) == reused
+"""
+IMPORTS = {
+    ONE_PASS: "import harness.simulate.curve, harness.simulate.feed",
+    LAW: "import harness.simulate.cell",
+}
+READING = """
+import sys
+from pathlib import Path
+from harness.simulate.feed import numbered, reader_of
+from harness.simulate.trace_file import TraceFile
+for _ in numbered(reader_of(TraceFile(path=Path(sys.argv[1]), format="mooncake")), 1):
+    pass
 """
 
 
@@ -77,8 +92,14 @@ def measure() -> list[Row]:
                 taken[name].append(_run(command))
         rows = [_row(name, REQUESTS, tokens, runs) for name, runs in taken.items()]
         base = float(str(rows[0]["cpu_s"]))
-        for row in rows:
-            row["times_kvcache_simulator"] = round(float(str(row["cpu_s"])) / base, 2)
+        imports = {script: _cpu(["-c", text]) for script, text in IMPORTS.items()}
+        reading = _cpu(["-c", READING, str(trace)]) - _cpu(["-c", IMPORTS[ONE_PASS]])
+        for row, command in zip(rows, commands.values(), strict=True):
+            cpu = float(str(row["cpu_s"]))
+            row["times_kvcache_simulator"] = round(cpu / base, 2)
+            if command[0] == sys.executable and command[2] in imports:
+                row["imports_%"] = round(100 * imports[command[2]] / cpu)
+                row["reading_%"] = round(100 * reading / cpu)
         for count in (3_000, 24_000, *_more()):
             longer, tokens = _trace(folder, count)
             rows.append(
@@ -91,6 +112,11 @@ def measure() -> list[Row]:
             )
             longer.unlink()
     return rows
+
+
+def _cpu(arguments: Sequence[str]) -> float:
+    """Processor seconds of a Python process, the least of three."""
+    return min(_run([sys.executable, *arguments])[1] for _ in range(3))
 
 
 def _more() -> list[int]:

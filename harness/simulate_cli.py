@@ -61,8 +61,8 @@ def simulate(
 ) -> None:
     """Every request of a trace through every law: ledgers, totals by cause, and what would help."""
     from harness.simulate import show
-    from harness.simulate.job import TraceFile
     from harness.simulate.sweep import open_sweep, run_local
+    from harness.simulate.trace_file import TraceFile
 
     if not law and not curve:
         raise UsageError(

@@ -11,7 +11,8 @@ from typing import Any
 from harness.explain.counterfactual import UNUSED, Sent, World
 from harness.simulate.feed import reader_of
 from harness.simulate.gains import variants
-from harness.simulate.job import Job, TraceFile
+from harness.simulate.job import Job
+from harness.simulate.trace_file import TraceFile
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover, UsageError

@@ -130,8 +130,12 @@ class _Stack:
         per, most = per_block(block, self.unit), int(blocks.max(initial=0)) + 1
         if most * per > len(self._last):
             self._last = np.concatenate([self._last, np.zeros(most * per, np.int32)])
-        ends = np.arange(1, units + 1) * self.unit - 1
-        places = blocks[ends // block] * per + ends % block // self.unit
+        places: Counts
+        if block % self.unit == 0:
+            places = (blocks[: -(-units // per), None] * per + np.arange(per)).reshape(-1)[:units]
+        else:
+            ends = np.arange(1, units + 1) * self.unit - 1
+            places = blocks[ends // block] * per + ends % block // self.unit
         hit, owners = 0, self._last[places[:resident]]
         edges = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), resident] if resident else []
         for first, stop in pairwise(edges):

@@ -8,8 +8,8 @@ from itertools import islice
 
 import numpy as np
 
-from harness.simulate.job import TraceFile
 from harness.simulate.numbering import Numbering, Numbers
+from harness.simulate.trace_file import TraceFile
 from reference_engine.laws.parts.chained import chained_request
 from vocabulary.engine import TokenRequest
 from workloads.traces.base import TraceReader, TraceRequest

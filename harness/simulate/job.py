@@ -7,31 +7,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.simulate.trace_file import TraceFile
 from vocabulary.ledger import Cause
 
 SCHEMA = "hitparity.simulation/1"
 RECOMPUTED_ANYWAY = frozenset({Cause.REUSED, Cause.NOVEL})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFile:
-    """Where the requests come from."""
-
-    path: Path
-    format: str | None = None
-    """None: the first line decides."""
-    block_len: int | None = None
-    """Tokens in a block, for formats that leave it open."""
-    skip_malformed: bool = False
-    limit: int | None = None
-    """Only so many requests."""
-    divide: int = 1
-    """All lengths are divided by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

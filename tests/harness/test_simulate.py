@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from harness.cli import app
 from harness.simulate.cell import REQUESTS_FILE, RESULT_FILE, run_job
 from harness.simulate.gains import variants
-from harness.simulate.job import CellResult, Job, TraceFile
+from harness.simulate.job import CellResult, Job
 from harness.simulate.numbering import Numbering
 from harness.simulate.sweep import Sweep, open_sweep, run_local
+from harness.simulate.trace_file import TraceFile
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import HitparityError, UsageError

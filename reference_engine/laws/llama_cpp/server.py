@@ -180,10 +180,11 @@ class LlamaCppServer(Law):
         ids = sequence(request)
         if len(ids) + request.max_tokens > self._cells:
             raise PoolExhausted(f"{len(ids)} + {request.max_tokens} tokens do not fit a slot of {self._cells}")
-        choice = self.set.choose(ids)
+        common = self.set.common(ids)
+        choice = self.set.choose(ids, common)
         if choice is None:
             raise PoolExhausted(f"all {len(self.set.slots)} slots are busy")
-        slot, resident = choice.slot, self._resident(ids)
+        slot, resident = choice.slot, self._resident(ids, max(common))
         if self.ram is not None and choice.exchange:
             self._exchange(slot, ids, self.ram)
         slot.busy = True
@@ -440,11 +441,11 @@ class LlamaCppServer(Law):
         others = [slot for slot in self.set.slots if slot is not beside]
         return self._cells - sum(max(len(slot.tokens), slot.places.full.end) for slot in others)
 
-    def _resident(self, ids: Tokens) -> Resident:
+    def _resident(self, ids: Tokens, slots: int) -> Resident:
         stored = self.ram.stored if self.ram is not None else []
         common = [(common_prefix(each.ids, ids), bool(each.kept(ids) >= LEAST_KEPT)) for each in stored]
         return Resident(
-            max(common_prefix(slot.tokens, ids) for slot in self.set.slots),
+            slots,
             max((length for length, enough in common if enough), default=0),
             max((length for length, enough in common if not enough), default=0),
         )

@@ -88,11 +88,17 @@ class SlotSet:
         self._similarity = np.float32(similarity)
         self._ended = 0
 
-    def choose(self, ids: Tokens) -> Choice | None:
-        """The slot that serves this prompt; None while all are busy."""
+    def common(self, ids: Tokens) -> list[int]:
+        """Length of the common prefix of each slot's tokens with a prompt."""
+        return [common_prefix(slot.tokens, ids) for slot in self.slots]
+
+    def choose(self, ids: Tokens, common: Sequence[int]) -> Choice | None:
+        """The slot that serves this prompt, with the slots' `common` lengths; None while all are busy."""
         best, best_share = None, self._similarity
         for slot in self.idle() if self._similarity else ():
-            mine = share(common_prefix(slot.tokens, ids), len(ids))
+            if not common[slot.number]:
+                continue
+            mine = share(common[slot.number], len(ids))
             if mine > best_share:
                 best, best_share = slot, mine
         if best is not None:

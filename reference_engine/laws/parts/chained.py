@@ -73,6 +73,8 @@ class Chained:
         within = min(end, self.prompt_len, other.prompt_len)
         block, first = self.block_len, self.start // self.block_len
         last = -(-within // block)
+        if first < last and self.blocks.item(first) != other.blocks.item(first):  # as most are: no arrays for it
+            return 0
         differs = self.blocks[first:last] != other.blocks[first:last]
         at = int(differs.argmax()) if len(differs) else 0
         if len(differs) and differs[at]:

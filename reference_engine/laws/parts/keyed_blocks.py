@@ -115,7 +115,7 @@ class KeyedBlocks:
 
     def unreferenced(self, blocks: Slots) -> int:
         """How many of the blocks nobody holds (they leave the free queue when they are shared)."""
-        return int(np.count_nonzero((self._refs[blocks] == 0) & (blocks != 0)))
+        return int(np.count_nonzero((self._refs[blocks] == 0) & (blocks != 0))) if len(blocks) else 0
 
     # -- keys ----------------------------------------------------------------------------------------------------
 

@@ -182,5 +182,5 @@ class Finder:
 
 def _leading(present: Mask) -> int:
     """Length of the leading run of True."""
-    missing = np.flatnonzero(~present)
-    return int(missing[0]) if len(missing) else len(present)
+    at = int(present.argmin()) if len(present) else 0
+    return at if at or not len(present) or not present[0] else len(present)

@@ -85,8 +85,9 @@ class GroupTable:
         """Start on the blocks of a hit."""
         skip = max(0, self.skipped(hit) // self.block)
         rest = found[skip:]
-        self.blocks.share(rest[rest != 0])
-        self._extend(np.zeros(skip, np.int64))
+        self.blocks.share(rest if rest.all() else rest[rest != 0])
+        if skip:
+            self._extend(np.zeros(skip, np.int64))
         self._extend(rest)
         self.attached, self.published = True, self.size
         if len(rest) and hit % self.block:
@@ -134,8 +135,8 @@ class GroupTable:
 
     def release(self) -> None:
         """The request is over."""
-        held = self.table[self.table != 0][::-1].copy()
-        self.blocks.give_back(held, sort=self.plan.switches.sorts_freed or self.kind.kind is Kind.SWA)
+        held = self.table if self.table.all() else self.table[self.table != 0]
+        self.blocks.give_back(held[::-1].copy(), sort=self.plan.switches.sorts_freed or self.kind.kind is Kind.SWA)
         self.size, self.partial = 0, None
 
     # -- what the kinds change -------------------------------------------------------------------------------------
@@ -186,6 +187,8 @@ class GroupTable:
         self.blocks.retain(copy)
 
     def _extend(self, blocks: Slots) -> None:
+        if not len(blocks):
+            return
         end = self.size + len(blocks)
         if end > len(self._table):
             self._table = np.concatenate([self._table, np.zeros(end, np.int64)])
