@@ -105,10 +105,12 @@ class ReferenceEngine:
 
     def _accept(self, running: Running, token_ids: Sequence[int]) -> None:
         """The tokens a step chose join the request."""
+        last = len(running.output_ids) + len(token_ids) == running.request.max_tokens
+        if last:
+            self._ending(running)
         self._scheduler.generated(running, token_ids)
         self.runner.settle(running.lease, len(token_ids) - 1)
-        if len(running.output_ids) == running.request.max_tokens:
-            self._ending(running)
+        if last:
             self._scheduler.finished(running)
             self._done[running.request.request_id] = _completion(running, time.monotonic_ns())
         elif self.speculation is not None:
