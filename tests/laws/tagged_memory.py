@@ -14,7 +14,7 @@ from reference_engine.laws.base import Expectation, Law, Lease
 from vocabulary.engine import TokenRequest
 from vocabulary.groups import Kind
 
-UNLIMITED = 1 << 16
+UNLIMITED = 1 << 18
 """Places of a group whose law knows no limit."""
 
 

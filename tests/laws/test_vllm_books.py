@@ -15,6 +15,8 @@ from reference_engine.laws.parts.free_queue import FreeQueue
 from reference_engine.laws.parts.key_radix import KeyRadix
 from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
 from reference_engine.laws.registry import make_law
+from reference_engine.laws.vllm.law import VllmLaw
+from reference_engine.laws.vllm.steps import decode_step
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 
@@ -138,3 +140,11 @@ def test_reset_is_refused_while_a_request_holds_blocks() -> None:
         law.reset()
     law.release(lease)
     law.reset()
+
+
+def test_drafts_end_where_the_context_does() -> None:
+    """Of 64 positions the last token takes one, so that a step computes up to 63 (v1/core/sched/scheduler.py)."""
+    options = {"groups": ["full:16"], "max_model_len": 64, "method": "mtp", "num_speculative_tokens": 2}
+    law = make_law("vllm@0.30", options)
+    assert isinstance(law, VllmLaw)
+    assert [decode_step(law.plan, known).target for known in range(59, 65)] == [61, 62, 63, 63, 63, 64]
