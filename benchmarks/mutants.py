@@ -35,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 TOPS = ("vocabulary", "adapters", "reference_engine", "workloads", "checkpoints", "harness", "tests")
 LEFT_OUT = ("BitOr", "_Is", "Variable", "Decorator")
 SEED = 7
+CAUGHT, SURVIVED, SAME_AS = "caught", "survived", "equivalent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,50 +98,44 @@ class Mutant:
 
 def measure() -> list[dict[str, object]]:
     """One row per package; ImportError where cosmic-ray is missing."""
-    size = int(os.environ.get("HITPARITY_MUTANTS", "60"))
     chosen = tuple(os.environ.get("HITPARITY_MUTANTS_PARTS", "").split(","))
-    seconds = float(os.environ.get("HITPARITY_MUTANTS_SECONDS", "inf"))
-    parts = [part for part in PARTS if part.name.startswith(chosen)]
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    survivors: dict[str, list[str]] = defaultdict(list)
-    same: dict[str, list[str]] = defaultdict(list)
-    log = Path(os.environ.get("HITPARITY_MUTANTS_LOG", os.devnull))
-    known = dict(line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()) if log.is_file() else {}
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: {CAUGHT: [], SURVIVED: [], SAME_AS: []})
     with tempfile.TemporaryDirectory(prefix="hitparity-mutants-") as name:
         copy = Path(name)
         for top in TOPS:
             shutil.copytree(ROOT / top, copy / top, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
-        for part in parts:
-            limit, stop = None, time.monotonic() + seconds
-            for mutant in _drawn(part, size):
-                if why := SAME.get(str(mutant)):
-                    same[part.package].append(f"{mutant} ({why})")
-                    continue
-                verdict = known.get(str(mutant))
-                if verdict is None:
-                    if time.monotonic() >= stop:
-                        continue
-                    limit = limit or _limit(copy, part)
-                    verdict = "caught" if _caught(copy, part, mutant, limit) else "survived"
-                    with log.open("a", encoding="utf-8") as file:
-                        file.write(f"{mutant}\t{verdict}\n")
+        for part in PARTS:
+            for mutant, verdict in _verdicts(copy, part) if part.name.startswith(chosen) else ():
                 print(f"{part.name}  {mutant}  {verdict}", flush=True)
-                counts[part.package][0] += 1
-                counts[part.package][1] += verdict == "caught"
-                if verdict == "survived":
-                    survivors[part.package].append(str(mutant))
+                found[part.package][verdict].append(str(mutant))
     return [
         {
             "package": package,
-            "mutants": mutants,
-            "caught": caught,
-            "share": f"{caught / mutants:.1%}",
-            "survivors": "; ".join(survivors[package]),
-            "equivalent": "; ".join(same[package]),
+            "mutants": len(of[CAUGHT]) + len(of[SURVIVED]),
+            "caught": len(of[CAUGHT]),
+            "share": f"{len(of[CAUGHT]) / max(1, len(of[CAUGHT]) + len(of[SURVIVED])):.1%}",
+            "survivors": "; ".join(of[SURVIVED]),
+            "equivalent": "; ".join(f"{mutant} ({SAME[mutant]})" for mutant in of[SAME_AS]),
         }
-        for package, (mutants, caught) in counts.items()
+        for package, of in found.items()
     ]
+
+
+def _verdicts(copy: Path, part: Part) -> Iterator[tuple[Mutant, str]]:
+    """The part's mutants with what came of them; those for which no time is left are not drawn."""
+    log = Path(os.environ.get("HITPARITY_MUTANTS_LOG", os.devnull))
+    known = dict(line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()) if log.is_file() else {}
+    limit, stop = None, time.monotonic() + float(os.environ.get("HITPARITY_MUTANTS_SECONDS", "inf"))
+    for mutant in _drawn(part, int(os.environ.get("HITPARITY_MUTANTS", "60"))):
+        verdict = SAME_AS if str(mutant) in SAME else known.get(str(mutant))
+        if verdict is None and time.monotonic() < stop:
+            limit = limit or _limit(copy, part)
+            verdict = CAUGHT if _caught(copy, part, mutant, limit) else SURVIVED
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{mutant}\t{verdict}\n")
+        if verdict is not None:
+            yield mutant, verdict
 
 
 def _limit(copy: Path, part: Part) -> float:

@@ -128,7 +128,7 @@ class Runner:
         end = lease.length - 1
         for group, pool in enumerate(self.decoder.pools):
             if count and isinstance(pool, KVPool):
-                pool.copy(self._ahead(group, 0, count), self.law.slots(lease, group, end - count, end))
+                pool.copy(self._ahead(group, count), self.law.slots(lease, group, end - count, end))
 
     def draft(self, lease: Lease, start: int, ids: Sequence[int], hidden: Tensor) -> tuple[int, Tensor]:
         """Run the drafting head at positions `[start, start + len(ids))`.
@@ -242,11 +242,11 @@ class Runner:
         """The law's places, and for positions behind the latest token the runner's own."""
         known = min(end, lease.length)
         slots = self.law.slots(lease, group, first, known)
-        return slots if known == end else np.concatenate([slots, self._ahead(group, 0, end - known)])
+        return slots if known == end else np.concatenate([slots, self._ahead(group, end - known)])
 
-    def _ahead(self, group: int, start: int, end: int) -> Slots:
-        """Places of the drafts `[start, end)`."""
-        return self._own(group) + np.arange(start, end)
+    def _ahead(self, group: int, count: int) -> Slots:
+        """Places of the first `count` drafts."""
+        return self._own(group) + np.arange(count)
 
     def _own(self, group: int) -> int:
         """The first slot behind the law's room; of a recurrent group, the state between two calls of one step."""

@@ -16,6 +16,7 @@ from adapters.reference.options import ReferenceOptions
 from adapters.worker import Worker, WorkerEngine
 from checkpoints import Checkpoint
 from reference_engine.config import ModelConfig
+from reference_engine.laws.registry import LAWS
 from vocabulary.engine import Engine, Mode
 from vocabulary.errors import UsageError
 
@@ -84,9 +85,10 @@ class ReferenceAdapter(Adapter):
         options = spec.options
         assert isinstance(options, ReferenceOptions)
         law_id = spec.law or DEFAULT_LAW
-        if options.num_speculative_tokens and law_id.startswith("vllm"):
+        sized = sized_law(law_id, options.law_options, options.pool_tokens, groups)
+        if options.num_speculative_tokens and "num_speculative_tokens" in LAWS[law_id].options:
             raise UsageError(
                 f"reference: what {law_id} keeps depends on drafts; write num_speculative_tokens in law_options, "
                 f'beside method = "mtp"'
             )
-        return sized_law(law_id, options.law_options, options.pool_tokens, groups)
+        return sized
