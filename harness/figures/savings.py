@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def savings_dumbbells(requests: Iterable[RequestRecord], *, warmed_up: bool = Fa
         for y, row in enumerate(rows):
             _line(axis, y, row)
         axis.axvline(0, color="#888888", linewidth=0.8)
-        axis.set(yticks=range(len(rows)), yticklabels=[_name(row) for row in rows])
+        axis.set(yticks=range(len(rows)), yticklabels=_names(rows))
         axis.set(xlim=(max(least, -1.0) - 0.03, 1.03), ylim=(len(rows) - 0.4, -0.6))
         axis.xaxis.set_major_formatter(PercentFormatter(1.0))
         axis.grid(axis="x", color="#E4E4E4", linewidth=0.6)
@@ -70,5 +71,8 @@ def _fill(mark: str, colour: str) -> str:
     return "white" if mark == "s" else colour
 
 
-def _name(row: Savings) -> str:
-    return plain(f"{row.engine_label}: {row.hit_len} of {row.prompt_len}")
+def _names(rows: Sequence[Savings]) -> list[str]:
+    """Hit and length of each row; those that share both add the common prefix P."""
+    names = [plain(f"{row.engine_label}: {row.hit_len} of {row.prompt_len}") for row in rows]
+    seen = Counter(names)
+    return [f"{name}, P {row.lcp_len}" if seen[name] > 1 else name for name, row in zip(names, rows, strict=True)]
