@@ -13,7 +13,6 @@ Runs inside SGLang's own Python, so it imports nothing of ours.
 """
 
 import base64
-import shutil
 import tempfile
 import time
 from array import array
@@ -57,35 +56,35 @@ class Serving:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.folder = Path(tempfile.mkdtemp(prefix="hitparity-sglang-lookup-"))
         self.batch: Any = None
         self.plans: dict[str, list[int]] = {}
         self.rows: dict[str, dict[str, Any]] = {}
         self.count = 0
+        with tempfile.TemporaryDirectory(prefix="hitparity-sglang-lookup-") as folder:  # read by the scheduler's start
+            self.scheduler = self._scheduler(Path(folder))
+        for name in ("send_to_tokenizer", "send_to_detokenizer"):
+            object.__setattr__(self.scheduler.ipc_channels, name, _Nowhere())
+
+    def _scheduler(self, model: Path) -> Any:
         try:
-            write_config(self.folder, options["groups"])
+            write_config(model, self.options["groups"])
         except ValueError as error:
             raise Refused(str(error)) from None
         self._patch()
-        arguments = ServerArgs(**self._arguments())
+        arguments = ServerArgs(**self._arguments(model))
         ports = PortArgs.init_new(arguments)
         runtime_context.publish(
             arguments,
             role="scheduler",
             ranks=scheduler_module.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0),
         )
-        self.scheduler = scheduler_module.Scheduler(arguments, ports)
-        self.scheduler.load_snapshot_writer = None
-        for name in ("send_to_tokenizer", "send_to_detokenizer"):
-            object.__setattr__(self.scheduler.ipc_channels, name, _Nowhere())
-
-    def close(self) -> None:
-        """Remove the model folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        scheduler = scheduler_module.Scheduler(arguments, ports)
+        scheduler.load_snapshot_writer = None
+        return scheduler
 
     # Configuration
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self, model: Path) -> dict[str, Any]:
         own = {
             key: value
             for key, value in self.options.items()
@@ -103,7 +102,7 @@ class Serving:
             defaults["max_mamba_cache_size"] = STATE_SLOTS
             defaults["mamba_radix_cache_strategy"] = "no_buffer" if page == 1 else "extra_buffer"
         fixed = {
-            "model_path": str(self.folder),
+            "model_path": str(model),
             "device": "cpu",
             "load_format": "dummy",
             "skip_tokenizer_init": True,

@@ -150,8 +150,6 @@ def _serve(options: dict[str, Any], channel: socket.socket) -> int:
         traceback.print_exc()
         _write(lines, {"ok": False, "failed": traceback.format_exc().strip().splitlines()[-1]})
         return 1
-    finally:
-        serving.close()
     return 0
 
 
