@@ -21,9 +21,9 @@ VOCAB = 1 << 22
 """Token IDs of prompts lie below; a prompt prefix may have as many different continuations."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fed:
-    """One request for a law."""
+    """One request for a law; not frozen, which would make each three times as expensive."""
 
     request: TokenRequest
     outputs: tuple[int, ...]

@@ -50,7 +50,7 @@ class Agents(TraceReader):
             ids = block_list(entry, "hash_ids", input_len, self.block_len, line * 2**20 + number)
             requests.append(
                 Row(
-                    ids=[each ^ salt for each in ids],
+                    ids=np.asarray(ids) ^ salt,
                     arrival_ns=self._begin_ns + time_ns(entry, "t", SECOND),
                     input_len=input_len,
                     output_len=whole(entry, "out"),

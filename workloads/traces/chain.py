@@ -50,29 +50,36 @@ def block_keys(ids: npt.NDArray[np.int32] | Keys, block_len: int) -> Keys:
 
 
 class SplitCount:
-    """Counts IDs that stand behind more than one prefix. Memory: 16 bytes for each distinct pair of ID and key."""
+    """Counts IDs that stand behind more than one prefix. Memory: 17 bytes for each distinct ID."""
 
     def __init__(self) -> None:
-        self._pairs = np.empty((0, 2), np.int64)
-        self._new: list[Keys] = []
+        self._ids, self._keys, self._split = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
+        self._new: list[tuple[Keys, Keys]] = []
         self._pending = 0
 
     def add(self, ids: Keys, keys: Keys) -> None:
         """IDs as the trace has them, and their chain keys; equal shapes."""
-        self._new.append(np.stack([ids, keys], axis=1))
+        self._new.append((ids, keys))
         self._pending += len(ids)
-        if self._pending > max(1 << 18, len(self._pairs)):
+        if self._pending > max(1 << 18, len(self._ids)):
             self._merge()
 
     def total(self) -> int:
         """How many IDs there are more than one key for."""
         self._merge()
-        ids = self._pairs[:, 0]
-        return len(np.unique(ids[1:][ids[1:] == ids[:-1]]))
+        return int(np.count_nonzero(self._split))
 
     def _merge(self) -> None:
-        pairs = np.concatenate([self._pairs, *self._new])
-        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-        fresh = np.ones(len(pairs), bool)
-        fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
-        self._pairs, self._new, self._pending = pairs[fresh], [], 0
+        """Keep one key of each ID, and whether another was seen: then two neighbours among its sorted keys differ."""
+        ids = np.concatenate([self._ids, *(ids for ids, _ in self._new)])
+        keys = np.concatenate([self._keys, *(keys for _, keys in self._new)])
+        order = np.argsort(ids, kind="stable")
+        ids, keys = ids[order], keys[order]
+        first = np.ones(len(ids), np.bool_)
+        first[1:] = ids[1:] != ids[:-1]
+        place = np.cumsum(first) - 1
+        split = np.zeros(np.count_nonzero(first), np.bool_)
+        split[place[1:][~first[1:] & (keys[1:] != keys[:-1])]] = True
+        split[place[order < len(self._split)]] |= self._split  # sorted among themselves, so they keep their order
+        self._ids, self._keys, self._split = ids[first], keys[first], split
+        self._new, self._pending = [], 0
