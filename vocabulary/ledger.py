@@ -87,15 +87,18 @@ class Ledger:
         Starting at `prompt_len`, each `(cause, ceiling)` below what is left books the difference to
         its cause; what remains under the last ceiling is `reused`.
         """
-        left, parts = prompt_len, []
+        left = prompt_len
+        parts: list[tuple[int, int, Cause]] = []
         for cause, ceiling in ceilings:
             floor = max(ceiling, 0)
             if floor < left:
-                parts.append(Interval(floor, left, cause))
+                if parts and parts[-1][2] is cause:
+                    left = parts.pop()[1]
+                parts.append((floor, left, cause))
                 left = floor
         if left:
-            parts.append(Interval(0, left, Cause.REUSED))
-        return cls(prompt_len, _merged(reversed(parts)))
+            parts.append((0, left, Cause.REUSED))
+        return cls(prompt_len, tuple(Interval(*part) for part in reversed(parts)))
 
     @property
     def reused(self) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.simulate.numbering import Numbers
-from reference_engine.laws.parts.chained import Chained, ChainedHistory, per_block
 from vocabulary.ledger import Cause, Ledger
 from workloads.traces.base import TraceRequest
 
@@ -118,28 +117,23 @@ class _Stack:
     def __init__(self, unit: int, size: int) -> None:
         self.unit, self.size = unit, size
         self.starts, self.stops = array("q"), array("q")
-        self._last = np.zeros(1024, np.int32)  # of a unit (numbers of its trace block): 1 + the last request with it
-        self._tree, self._begins = _Fenwick(), array("q")
+        self._last = np.zeros(1024, np.int32)  # of a trace block: 1 + the last request with it
+        self._older: dict[int, list[int]] = {}  # of a block that such a request ends in: who had more of it, and before
+        self._lengths, self._begins, self._tree = array("q"), array("q"), _Fenwick()
         self._total = 0
 
-    def use(self, blocks: Numbers, block: int, units: int, resident: int, cap: int) -> int:
-        """A request of `units` whole units, `resident` of which were there before and `cap` may be hit.
-
-        Gives the units hit in the pool of `size`.
-        """
-        per, most = per_block(block, self.unit), int(blocks.max(initial=0)) + 1
-        if most * per > len(self._last):
-            self._last = np.concatenate([self._last, np.zeros(most * per, np.int32)])
-        places: Counts
-        if block % self.unit == 0:
-            places = (blocks[: -(-units // per), None] * per + np.arange(per)).reshape(-1)[:units]
-        else:
-            ends = np.arange(1, units + 1) * self.unit - 1
-            places = blocks[ends // block] * per + ends % block // self.unit
-        hit, owners = 0, self._last[places[:resident]]
-        edges = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), resident] if resident else []
-        for first, stop in pairwise(edges):
-            owner = int(owners[first]) - 1
+    def use(self, blocks: Numbers, block: int, length: int) -> tuple[int, int]:
+        """A request's tokens that were there before, and its units hit in the pool of `size`."""
+        try:
+            last = self._last[blocks]
+        except IndexError:
+            self._last = np.concatenate([self._last, np.zeros(int(blocks.max()) + 1, np.int32)])
+            last = self._last[blocks]
+        owners: list[int] = (last - 1).tolist()
+        seen = len(owners) if owners[-1] >= 0 else owners.index(-1)
+        lcp = self._seen(blocks, owners, seen, block, length)
+        cap, hit = (length - 1) // self.unit, 0
+        for owner, first, stop in self._stretches(blocks, owners[:seen], block, lcp // self.unit):
             # The `first` units before it have left their places by now.
             depth = self._total - self._tree.upto(owner) + 2 * first - self._begins[owner]
             if (hittable := min(stop, cap) - first) > 0:
@@ -149,11 +143,50 @@ class _Stack:
             self._tree.add(owner, first - stop)
             self._begins[owner] = stop
             self._total -= stop - first
-        self._tree.append(units)
+        self._enter(blocks, owners[-1], length)
+        self._total += length // self.unit
+        return lcp, hit
+
+    def _users(self, number: int, owner: int) -> list[int]:
+        """Who shares a block: the last request with it, then those before that had more and more of it."""
+        return [owner, *self._older.get(number, ())] if self._older else [owner]
+
+    def _seen(self, blocks: Numbers, owners: list[int], seen: int, block: int, length: int) -> int:
+        """Tokens of a prompt that some request had, where `seen` of its blocks have an owner."""
+        if not seen:
+            return 0
+        most = self._users(blocks.item(seen - 1), owners[seen - 1])[-1]
+        return min(self._lengths[most], seen * block, length)
+
+    def _stretches(
+        self, blocks: Numbers, owners: list[int], block: int, resident: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Last users of the resident units, in order: request, first unit, unit behind the last."""
+        stop = 0
+        for at, (owner, following) in enumerate(pairwise([*owners, -1])):
+            if owner != following:
+                end = min((at + 1) * block // self.unit, resident)
+                for each in self._users(blocks.item(at), owner):
+                    first, stop = stop, min(self._lengths[each] // self.unit, end)
+                    if first < stop:
+                        yield each, first, stop
+
+    def _enter(self, blocks: Numbers, before: int, length: int) -> None:
+        """The request is the last user of its blocks; `before`: who was that of its last block."""
+        if self._older:
+            for number in blocks[:-1].tolist():
+                self._older.pop(number, None)
+        if before >= 0:
+            number = blocks.item(-1)
+            more = [each for each in self._users(number, before) if self._lengths[each] > length]
+            if more:
+                self._older[number] = more
+            else:
+                self._older.pop(number, None)
+        self._tree.append(length // self.unit)
         self._begins.append(0)
-        self._total += units
-        self._last[places] = len(self._begins)
-        return hit
+        self._lengths.append(length)
+        self._last[blocks] = len(self._lengths)
 
 
 def curve(
@@ -167,27 +200,23 @@ def curve(
 
     `each` is given the ledger of every request in a pool of `pool` usable blocks (None: without limit).
     """
-    fixed = dict.fromkeys((Cause.NOVEL, Cause.LAST_TOKEN, Cause.GRANULE), 0)
-    stack, history = _Stack(unit, NO_LIMIT if pool is None else pool - BESIDE), ChainedHistory()
-    tokens = whole = count = 0
+    stack = _Stack(unit, NO_LIMIT if pool is None else pool - BESIDE)
+    tokens = novel = last_token = granule = whole = count = 0
     for request, blocks in requests:
         length = request.input_len
-        chain = Chained(blocks, request.block_len, length, 0, length)
-        lcp = history.lcp(chain)
-        history.add(chain)
-        cap, resident = (length - 1) // unit, lcp // unit
-        hit = stack.use(blocks, request.block_len, length // unit, resident, cap)
-        ceilings = ((Cause.NOVEL, lcp), (Cause.LAST_TOKEN, length - 1), (Cause.GRANULE, min(resident, cap) * unit))
-        left = length
-        for cause, ceiling in ceilings:
-            if ceiling < left:
-                fixed[cause] += left - ceiling
-                left = ceiling
+        lcp, hit = stack.use(blocks, request.block_len, length)
+        usable = min(lcp, length - 1)
+        ceiling = usable // unit * unit
+        novel += length - lcp
+        last_token += lcp - usable
+        granule += usable - ceiling
         if each is not None:
+            ceilings = ((Cause.NOVEL, lcp), (Cause.LAST_TOKEN, usable), (Cause.GRANULE, ceiling))
             each(request, Ledger.waterfall(length, (*ceilings, (Cause.EVICTED, hit * unit))))
         tokens += length
-        whole += length // unit > cap
+        whole += length % unit == 0
         count += 1
+    fixed = {Cause.NOVEL: novel, Cause.LAST_TOKEN: last_token, Cause.GRANULE: granule}
     edges, slopes, heights = _summed(stack)
     return Curve(unit, tokens, count, whole, fixed, edges, slopes, heights)
 

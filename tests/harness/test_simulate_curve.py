@@ -58,7 +58,7 @@ def made(
     return curve(zip(requests, (blocks for blocks, _ in rows), strict=True), UNIT, pool=pool, each=each)
 
 
-@pytest.mark.parametrize("block", [16, 32, 48])
+@pytest.mark.parametrize("block", [16, 24, 32, 40, 48])
 def test_it_is_the_laws_hit_at_every_size(block: int) -> None:
     compared = 0
     for seed in range(2):

@@ -285,7 +285,7 @@ def time_ns(row: Mapping[str, Any], key: str, unit_ns: int) -> int:
 def id_list(row: Mapping[str, Any], key: str) -> BlockIds:
     """A list of IDs that fit 64 bits; a hash above 2**63 becomes the negative number of the same bits."""
     ids = row.get(key)
-    if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
+    if not isinstance(ids, list) or not {*map(type, ids)} <= {int}:
         raise MalformedRow(f"{key!r} is no list of whole numbers")
     try:
         return array("q", ids)
