@@ -18,8 +18,9 @@ from typing import Any
 from harness.compare.comparison import Comparison, compare
 from harness.compare.likeness import Subject
 from harness.compare.sides import Side
+from harness.durable import writable, write_manifest
 from harness.records import CellManifest, CellStatus, FindingKind, RequestRecord, Role, RunManifest
-from harness.store import CELL_FILE, RUN_FILE, RequestLog, Run, load_run, writable, write_manifest
+from harness.store import CELL_FILE, RUN_FILE, RequestLog, Run, load_run
 from vocabulary.errors import UsageError
 
 BASELINES = Path("results/baselines")

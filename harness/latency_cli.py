@@ -15,10 +15,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from harness.durable import writable
 from harness.latency import Latency, both, interval, latencies, pairs_of
 from harness.latency_page import latency_page
 from harness.plan import Group
-from harness.store import RUN_FILE, Run, load_run, writable
+from harness.store import RUN_FILE, Run, load_run
 from harness.summary import unfinished_cells
 from harness.terminal import terminal
 from harness.wording import plain

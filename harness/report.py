@@ -11,10 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
 
 from harness.drawing import NO_FIGURES, can_draw, save_figure
+from harness.durable import writable
 from harness.overview import configurations, difference, distinct, machine_lines
 from harness.records import RequestRecord, Role
 from harness.savings import savings
-from harness.store import Run, writable
+from harness.store import Run
 from harness.summary import engine_summaries, invalid_cells, median_ttft, remarks, unfinished_cells, verdict
 from harness.views import WorkloadView, differing, folded, most_telling, telling_rows, workload_views
 from harness.wording import (

@@ -19,6 +19,7 @@ from checkpoints import Checkpoint
 from checkpoints.make import NAMES, ensure
 from checkpoints.text import encode
 from harness.cell import CellOutcome, CellRun
+from harness.durable import sync_folder, writable, write_manifest
 from harness.experiment import Experiment
 from harness.interrupt import Interrupt
 from harness.judge import Judge
@@ -37,9 +38,6 @@ from harness.store import (
     latest_run,
     load_manifests,
     load_run,
-    sync_folder,
-    writable,
-    write_manifest,
 )
 from vocabulary.bounded import inside, read_text
 from vocabulary.engine import Engine

@@ -10,7 +10,6 @@ run again, its whole lines are kept beside the new ones.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import time
@@ -22,6 +21,7 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from harness.durable import sync_folder, writable
 from harness.records import CellManifest, CellStatus, RequestRecord, RunManifest
 from harness.upgrade import LaterSchema, read_record
 from vocabulary.bounded import inside, read_bytes
@@ -48,31 +48,6 @@ class Run:
     requests: tuple[RequestRecord, ...]
     remarks: tuple[str, ...] = ()
     """What reading had to leave out or open: a torn last line, fields that an earlier hitparity did not write."""
-
-
-def write_manifest(path: Path, record: BaseModel) -> None:
-    """Replace a JSON file so that a reader sees the old or the new one, never half of either."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writable(path):
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(record.model_dump(mode="json", by_alias=True), file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Force to the disk which files a folder holds."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class RequestLog:
@@ -111,25 +86,6 @@ class RequestLog:
         with writable(self.path):
             os.fsync(self._file.fileno())
             self._file.close()
-
-
-class writable:  # noqa: N801  (reads as a statement: with writable(path): ...)
-    """Turns a failed write into an error that names the file and the remedy."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, OSError):
-            raise UsageError(
-                f"{self._path}: cannot be written: {error.strerror or error}; what was measured so far is kept. "
-                f"Free space or choose another folder with --results DIR, then run again with --resume"
-            ) from None
 
 
 class RunLock:

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from harness.durable import writable, write_manifest
 from harness.simulate.feed import Fed, feed, reader_of
 from harness.simulate.job import Bucket, CellResult, Job, Totals
-from harness.store import writable, write_manifest
 from reference_engine.laws.base import Expectation
 from reference_engine.laws.registry import make_law
 from vocabulary.errors import LawDoesNotCover, UsageError

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.durable import writable
 from harness.machine import hitparity_version
 from harness.simulate.cell import RESULT_FILE, run_job
 from harness.simulate.job import CellResult, Job
 from harness.simulate.sweep import POLL_S, Failure, Sweep, Watcher
-from harness.store import writable
 from vocabulary.errors import EngineUnavailable, HitparityError, UsageError
 
 RETRIES = 3

@@ -20,9 +20,9 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.durable import writable, write_manifest
 from harness.simulate.cell import PROGRESS_FILE, RESULT_FILE, run_job
 from harness.simulate.job import SCHEMA, CellResult, Job
-from harness.store import writable, write_manifest
 from vocabulary.errors import HitparityError, UsageError
 
 RUN_FILE = "run.json"

@@ -14,12 +14,13 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from harness.cell import CellOutcome, CellRun
+from harness.durable import write_manifest
 from harness.experiment import Checks
 from harness.interrupt import Interrupt
 from harness.judge import Judge
 from harness.plan import Cell, PlannedWorkload
 from harness.records import CellManifest, CellStatus, RunManifest
-from harness.store import CELL_FILE, RUN_FILE, RequestLog, Run, load_run, write_manifest
+from harness.store import CELL_FILE, RUN_FILE, RequestLog, Run, load_run
 from reference_engine.laws.parts.history import common_prefix
 from reference_engine.laws.registry import make_law
 from vocabulary.engine import EngineFacts, Fidelity, Mode, Reply, TokenRequest
