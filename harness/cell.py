@@ -11,7 +11,7 @@ from harness.experiment import Checks
 from harness.interrupt import Interrupt
 from harness.judge import Judge, Judgement
 from harness.plan import Cell, scale_of
-from harness.records import INVALIDATING, Entry, Finding, FindingKind, RequestRecord, Role, answer_sha256
+from harness.records import INVALIDATING, Finding, FindingKind, RequestRecord, Role, answer_sha256
 from harness.store import RequestLog
 from vocabulary.engine import Engine, Feature, Fidelity, Mode, Reply, TokenRequest
 from vocabulary.errors import UsageError
@@ -290,10 +290,7 @@ class CellRun:
             first_logprob=reply.first_logprob,
             expected_hit_len=expectation.hit_len if expectation else None,
             expected_position_start=expectation.position_start if expectation else None,
-            ledger=tuple(
-                Entry(start=i.start, end=i.end, cause=i.cause)
-                for i in (judgement.ledger.intervals if judgement.ledger else ())
-            ),
+            ledger=judgement.ledger.intervals if judgement.ledger else (),
             junction=expectation.junction if expectation else None,
             findings=findings,
             native=dict(reply.native) | self._said(request, reply),

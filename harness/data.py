@@ -12,13 +12,14 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import pandas as pd
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from harness.records import CellManifest, RequestRecord, Role
 from harness.store import RUN_FILE, Run, load_run
@@ -30,6 +31,8 @@ TEXT, WHOLE, REAL, TRUTH = "string[python]", "Int64", "Float64", "boolean"
 """pandas types that hold "unknown" beside every value."""
 LARGEST = 2**63 - 1
 """No column holds more; an engine that says it is beyond counting has an `out_of_range` finding, and `<NA>` here."""
+PART = 4096
+"""Rows that are Python objects at a time, before they become columns."""
 DEPTH = 2
 """Folders from a results folder down to a run: the experiment's and the run's own."""
 
@@ -158,6 +161,8 @@ _FACTS = {
     "law": "The law that covers the engine as configured.",
 }
 _SIMPLE = {str: TEXT, bool: TRUTH, int: WHOLE, float: REAL}
+_CAUSE_COLUMNS = {cause: f"{cause.value}_tokens" for cause in Cause}
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=to_jsonable_python)
 
 
 def _columns(record: type[BaseModel]) -> list[Column]:
@@ -168,7 +173,7 @@ def _columns(record: type[BaseModel]) -> list[Column]:
 
 
 def _cause_columns() -> list[Column]:
-    return [Column(f"{cause.value}_tokens", WHOLE, f"Tokens booked to `{cause.value}`.") for cause in Cause]
+    return [Column(name, WHOLE, f"Tokens booked to `{cause.value}`.") for cause, name in _CAUSE_COLUMNS.items()]
 
 
 def _meaning(name: str, description: str | None) -> str:
@@ -190,22 +195,33 @@ def _dtype(annotation: Any) -> str:
 
 def _frame(columns: Sequence[Column], rows: Iterable[dict[str, object]]) -> pd.DataFrame:
     """Typed columns, with or without rows; a column that a row lacks is unknown there."""
-    values: dict[str, list[object]] = {column.name: [] for column in columns}
-    for row in rows:
-        for name, found in values.items():
-            value = row.get(name)
-            found.append(None if isinstance(value, int) and not -LARGEST <= value <= LARGEST else value)
-    return pd.DataFrame({c.name: pd.array(values[c.name], dtype=c.dtype) for c in columns})  # type: ignore[call-overload]
+    rows = iter(rows)
+    parts = [_typed(columns, list(islice(rows, PART)))]
+    while part := list(islice(rows, PART)):
+        parts.append(_typed(columns, part))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _typed(columns: Sequence[Column], rows: Sequence[dict[str, object]]) -> pd.DataFrame:
+    found = {column.name: [row.get(column.name) for row in rows] for column in columns}
+    for column in columns:
+        if column.dtype == WHOLE:
+            found[column.name] = [_inside(value) for value in found[column.name]]
+    return pd.DataFrame({c.name: pd.array(found[c.name], dtype=c.dtype) for c in columns})  # type: ignore[call-overload]
+
+
+def _inside(value: object) -> object:
+    """None for a whole number that no column holds."""
+    return None if isinstance(value, int) and not -LARGEST <= value <= LARGEST else value
 
 
 def _request_row(name: str, run: Run, request: RequestRecord) -> dict[str, object]:
     row = _run_row(name, run) | _values(request)
     row["ledger"] = ", ".join(f"{e.start}-{e.end} {e.cause.value}" for e in request.ledger) or None
-    row["findings"] = " ".join(finding.kind.value for finding in request.findings)
     row["findings_count"] = len(request.findings)
     if request.ledger:
         totals = request.by_cause()
-        row |= {f"{cause.value}_tokens": totals.get(cause, 0) for cause in Cause}
+        row |= {column: totals.get(cause, 0) for cause, column in _CAUSE_COLUMNS.items()}
     return row
 
 
@@ -220,7 +236,6 @@ def _cell_rows(name: str, run: Run) -> Iterator[dict[str, object]]:
         row = _run_row(name, run) | {"cell": cell_id}
         if cell := by_id.get(cell_id):
             row |= _values(cell) | {key: (cell.facts or {}).get(key) for key in _FACTS}
-            row["findings"] = " ".join(finding.kind.value for finding in cell.findings)
         row |= {
             "requests": len(requests),
             "probes": len(probes),
@@ -231,7 +246,7 @@ def _cell_rows(name: str, run: Run) -> Iterator[dict[str, object]]:
         }
         if any(r.ledger for r in probes):
             totals = [r.by_cause() for r in probes]
-            row |= {f"{cause.value}_tokens": sum(total.get(cause, 0) for total in totals) for cause in Cause}
+            row |= {c: sum(total.get(cause, 0) for total in totals) for cause, c in _CAUSE_COLUMNS.items()}
         yield row
 
 
@@ -239,15 +254,20 @@ def _run_row(name: str, run: Run) -> dict[str, object]:
     return {"run": name, "experiment": run.manifest.experiment, "started": run.manifest.started}
 
 
-def _values(record: BaseModel) -> dict[str, object]:
-    """A record's fields; lists and objects as JSON."""
-    return {key: _cell_value(value) for key, value in record.model_dump(mode="json", by_alias=True).items()}
+def _values(record: RequestRecord | CellManifest) -> dict[str, object]:
+    """A record's fields; findings by their kinds, other lists and objects but the ledger as JSON."""
+    fields = {key: _cell_value(value) for key, value in record.__dict__.items() if key not in ("ledger", "findings")}
+    fields["schema"] = fields.pop("schema_id")
+    fields["findings"] = " ".join(finding.kind.value for finding in record.findings)
+    return fields
 
 
 def _cell_value(value: object) -> object:
-    if isinstance(value, (list, dict)):
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return value.value if isinstance(value, StrEnum) else value
+    if isinstance(value, str):
+        return str(value)  # an enumeration's member as plain text
+    if isinstance(value, (tuple, list, dict, BaseModel)):
+        return _JSON.encode(value)
+    return value
 
 
 def _remarks(name: str, run: Run) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vocabulary.engine import Fidelity, Mode
 from vocabulary.errors import ExitCode
-from vocabulary.ledger import Cause, Interval, Ledger
+from vocabulary.ledger import Cause, Interval, check_partition
 
 REQUEST_SCHEMA: Literal["hitparity.request/1"] = "hitparity.request/1"
 CELL_SCHEMA: Literal["hitparity.cell/1"] = "hitparity.cell/1"
@@ -66,17 +66,6 @@ class Finding(_Record):
     """What is wrong."""
     detail: str
     """A sentence with the numbers."""
-
-
-class Entry(_Record):
-    """One interval of a ledger."""
-
-    start: int
-    """First position."""
-    end: int
-    """One past the last position."""
-    cause: Cause
-    """Why these positions were reused or computed."""
 
 
 class Role(StrEnum):
@@ -169,7 +158,7 @@ class RequestRecord(_Record):
     """Hit by the law."""
     expected_position_start: int | None
     """Start by the law."""
-    ledger: tuple[Entry, ...]
+    ledger: tuple[Interval, ...]
     """Partition of `[0, prompt_len)`; empty where neither hit nor start is known, or one of them is impossible."""
     junction: int | None
     """Boundary that only the next sibling can use, by the law."""
@@ -183,7 +172,7 @@ class RequestRecord(_Record):
     @model_validator(mode="after")
     def _ledger_is_partition(self) -> RequestRecord:
         if self.ledger:
-            Ledger(self.prompt_len, tuple(Interval(e.start, e.end, e.cause) for e in self.ledger))
+            check_partition(self.prompt_len, self.ledger)
         return self
 
     @property

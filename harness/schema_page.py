@@ -11,16 +11,15 @@ from enum import StrEnum
 from inspect import getdoc
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from harness.data import Column, cell_columns, request_columns
 from harness.listing import enum_meanings
 from harness.records import (
     CellManifest,
     CellStatus,
-    Entry,
     Finding,
     FindingKind,
     RequestRecord,
@@ -29,9 +28,9 @@ from harness.records import (
     json_schemas,
 )
 from vocabulary.engine import Fidelity, Mode
-from vocabulary.ledger import Cause
+from vocabulary.ledger import Cause, Interval
 
-RECORDS: tuple[type[BaseModel], ...] = (RequestRecord, Entry, Finding, CellManifest, RunManifest)
+RECORDS: tuple[type[BaseModel] | type[Interval], ...] = (RequestRecord, Interval, Finding, CellManifest, RunManifest)
 VALUES: tuple[type[StrEnum], ...] = (Cause, FindingKind, Role, CellStatus, Mode, Fidelity)
 _UNITS = {"_len": "tokens", "_tokens": "tokens", "_ns": "ns", "_logprob": "nats"}
 _POSITIONS = {"start", "end", "position_start", "expected_position_start", "junction", "steps"}
@@ -55,10 +54,7 @@ def schema_page() -> str:
         "a line. Lengths and positions are in tokens, intervals are half-open, and `null` means that it is not known.",
     ]
     for record in RECORDS:
-        fields = [
-            (f"`{field.alias or name}`", _type(field.annotation), unit_of(name), field.description or "")
-            for name, field in record.model_fields.items()
-        ]
+        fields = [(f"`{name}`", _type(kind), unit_of(name), meaning) for name, kind, meaning in _fields(record)]
         parts += [f"## {record.__name__}", getdoc(record) or "", _table(("field", "type", "unit", "meaning"), *fields)]
     for title, function, columns in (("requests", "load", request_columns()), ("cells", "load_cells", cell_columns())):
         parts += [
@@ -71,6 +67,15 @@ def schema_page() -> str:
         meanings = [(f"`{value}`", meaning) for value, meaning in enum_meanings(values).items()]
         parts += [f"## {values.__name__}", getdoc(values) or "", _table(("value", "meaning"), *meanings)]
     return "\n\n".join(parts) + "\n"
+
+
+def _fields(record: type[BaseModel] | type[Interval]) -> list[tuple[str, Any, str]]:
+    """Name, type and meaning of each."""
+    if issubclass(record, BaseModel):
+        fields = record.model_fields.items()
+        return [(field.alias or name, field.annotation, field.description or "") for name, field in fields]
+    kinds, properties = get_type_hints(record), TypeAdapter(record).json_schema()["properties"]
+    return [(name, kinds[name], said["description"]) for name, said in properties.items()]
 
 
 def schema_json() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 
 class Cause(StrEnum):
@@ -52,16 +53,32 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Positions `[start, end)`, never empty, that share one cause."""
+    """Positions `[start, end)`, never empty, that share one cause; the ledger of a record is a list of them."""
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "use_attribute_docstrings": True}
 
     start: int
+    """First position."""
     end: int
+    """One past the last position."""
     cause: Cause
+    """Why these positions were reused or computed."""
 
     @property
     def tokens(self) -> int:
         """Length in tokens."""
         return self.end - self.start
+
+
+def check_partition(prompt_len: int, intervals: Iterable[Interval]) -> None:
+    """ValueError unless the intervals, in order, cover `[0, prompt_len)` exactly."""
+    position = 0
+    for interval in intervals:
+        if interval.start != position or interval.end <= interval.start:
+            raise ValueError(f"ledger is not a partition: {interval} follows position {position}")
+        position = interval.end
+    if position != prompt_len:
+        raise ValueError(f"ledger covers {position} of {prompt_len} tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +89,7 @@ class Ledger:
     intervals: tuple[Interval, ...]
 
     def __post_init__(self) -> None:
-        position = 0
-        for interval in self.intervals:
-            if interval.start != position or interval.end <= interval.start:
-                raise ValueError(f"ledger is not a partition: {interval} follows position {position}")
-            position = interval.end
-        if position != self.prompt_len:
-            raise ValueError(f"ledger covers {position} of {self.prompt_len} tokens")
+        check_partition(self.prompt_len, self.intervals)
 
     @classmethod
     def waterfall(cls, prompt_len: int, ceilings: Iterable[tuple[Cause, int]]) -> Ledger:

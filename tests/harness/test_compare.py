@@ -17,11 +17,11 @@ from harness.compare.comparison import Comparison, compare
 from harness.compare.likeness import Subject
 from harness.compare.show import change_groups, comparison_json, comparison_markdown
 from harness.compare.sides import Side, read_side
-from harness.records import CellManifest, Entry, RequestRecord, Role
+from harness.records import CellManifest, RequestRecord, Role
 from harness.statistics import Verdict
 from harness.store import Run, load_run
 from vocabulary.errors import ExitCode, UsageError
-from vocabulary.ledger import Cause
+from vocabulary.ledger import Cause, Interval
 
 VERSION, OPTIONS, ENGINE = (frozenset({subject}) for subject in Subject)
 
@@ -157,7 +157,7 @@ def test_the_sentence_of_the_issue(run: Run) -> None:
     one, other = (
         base.model_copy(
             update={
-                "ledger": tuple(Entry(start=start, end=end, cause=cause) for start, end, cause in parts),
+                "ledger": tuple(Interval(*part) for part in parts),
                 "hit_len": parts[0][1],
                 "position_start": parts[0][1],
             }

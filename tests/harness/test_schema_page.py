@@ -38,7 +38,7 @@ def test_types_and_units_are_told() -> None:
     page = schema_page()
     assert "| `hit_len` | integer or null | tokens | Tokens the engine says it took from its cache. |" in page
     assert "| `steps` | array of [integer, integer] or null | position |" in page
-    assert "| `ledger` | array of [Entry](#entry) |" in page
+    assert "| `ledger` | array of [Interval](#interval) |" in page
     assert "| `schema` | `hitparity.request/1` |" in page
     assert (unit_of("ttft_ns"), unit_of("lcp_len"), unit_of("seed")) == ("ns", "tokens", "")
 
