@@ -31,6 +31,7 @@ LOCK_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
 """Neither truncates nor follows a link that somebody else put there."""
 SYNC_S = 1.0
 GIVEN = set(RequestRecord.model_fields)
+"""pydantic's note of the fields that were given, shared by all lines: one for each would be half of a record."""
 MAX_LINE = 16 << 20
 """Characters of a request record; one of a prompt of a million tokens has a tenth."""
 RUN_NAME = re.compile(r"(\d{8}T\d{6}Z)(-\d{3})?")
@@ -185,9 +186,7 @@ def _read_lines(path: Path, remark: Callable[[str], None]) -> list[RequestRecord
             if record.request_id in records:
                 remark(f"{path}: line {number} repeats request {record.request_id!r} and is left out")
                 continue
-            object.__setattr__(
-                record, "__pydantic_fields_set__", GIVEN
-            )  # a set of its own is half of a record's memory
+            object.__setattr__(record, "__pydantic_fields_set__", GIVEN)
             records[record.request_id] = record
             if opened:
                 left_open[opened] = left_open.get(opened, 0) + 1
