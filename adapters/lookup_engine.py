@@ -74,6 +74,7 @@ class LookupEngine:
                     "max_tokens": request.max_tokens,
                     "namespace": request.namespace,
                     "lora": request.lora,
+                    "media": [[item.identifier, item.start, item.length] for item in request.media],
                     "features": sorted(request.features),
                 }
                 for request, generated in zip(requests, outputs, strict=True)

@@ -194,6 +194,8 @@ class CellRun:
             raise UsageError(f"{self._cell.id}: {label} has no cache salt; {remedy}")
         if facts.fidelity is Fidelity.SERVED and any(send.lora is not None for send in sends):
             raise UsageError(f"{self._cell.id}: {label} is served without adapters; {remedy}")
+        if not facts.can_media and any(send.media for send in sends):
+            raise UsageError(f"{self._cell.id}: {label} takes no images or other items in prompts; {remedy}")
 
     def _refuse_times(self, sends: Sequence[Send]) -> None:
         facts = self._engine.facts
@@ -248,7 +250,7 @@ class CellRun:
         if send.at_most is not None and reply.hit_len is not None and reply.hit_len > send.at_most:
             detail = f"hit {reply.hit_len} where the workload allows {send.at_most}"
             findings = (*findings, Finding(kind=FindingKind.FORBIDDEN_HIT, detail=detail))
-        key = fingerprint(request.ids)
+        key = fingerprint(request)
         repetition = self._repetitions.get(key, 0)
         self._repetitions[key] = repetition + 1
         facts, expectation = self._engine.facts, judgement.expectation
@@ -272,6 +274,7 @@ class CellRun:
             workload=self._cell.workload.name,
             namespace=request.namespace,
             lora=request.lora,
+            media=tuple((item.identifier, item.start, item.length) for item in request.media),
             together=together,
             prompt_sha256=key,
             prompt_len=request.prompt_len,

@@ -13,7 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from reference_engine.laws.base import Law
@@ -162,7 +161,7 @@ def serve(law: Law, requests: Sequence[TokenRequest], outputs: Sequence[Sequence
     for request, output in zip(requests[:-1], outputs[:-1], strict=True):
         law.send(request)
         law.finish(request, output)
-        history.add(np.asarray([*request.ids, *output[:-1]], np.int32))
+        history.add(request.computed(output))
     last = requests[-1]
     expectation = law.send(last)
     law.finish(last, outputs[-1])
@@ -171,7 +170,7 @@ def serve(law: Law, requests: Sequence[TokenRequest], outputs: Sequence[Sequence
     return Numbers(
         law=law.id,
         length=length,
-        lcp=history.lcp(np.asarray(last.ids, np.int32)),
+        lcp=history.lcp(last.array),
         cap=length - 1,
         granule=granule,
         hit=hit,

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness.records import Finding, FindingKind
 from reference_engine.laws.base import Expectation, Law
 from reference_engine.laws.parts.history import History, common_prefix
@@ -83,8 +81,7 @@ class Judge:
         return [self._judge(*each) for each in zip(requests, replies, known, strict=True)]
 
     def _judge(self, request: TokenRequest, reply: Reply, known: _Known) -> Judgement:
-        computed = np.asarray(request.ids + reply.output_ids[:-1], np.int32)
-        self._history.add(computed, _space(request))
+        self._history.add(request.computed(reply.output_ids), request.space)
         expectation = self._predict(request, reply)
         findings = tuple(_findings(self._facts, request, reply, known.lcp, expectation))
         start = reply.hit_len if reply.position_start is None else reply.position_start
@@ -111,10 +108,10 @@ class Judge:
         """Of requests sent at one moment, before any of them is remembered."""
         found = []
         for index, request in enumerate(requests):
-            ids, space = request.array, _space(request)
+            ids, space = request.array, request.space
             before = self._history.lcp(ids, space)
             beside = [
-                common_prefix(ids, other.array) if other is not request and _space(other) == space else 0
+                common_prefix(ids, other.array) if other is not request and other.space == space else 0
                 for other in requests
             ]
             novel = max([before, *beside[:index], self._history.lcp_elsewhere(ids, space)])
@@ -144,11 +141,6 @@ class Judge:
             self._law, self.left = None, str(error)
             return None
         return expectation
-
-
-def _space(request: TokenRequest) -> str | None:
-    """What separates equal prompts: salt and adapter."""
-    return request.namespace if request.lora is None else repr((request.namespace, request.lora))
 
 
 def _findings(

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Callable
 from enum import StrEnum
 
-import numpy as np
 from pydantic.fields import FieldInfo
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -132,15 +131,16 @@ def _sends(family: Family) -> Table:
         if send.reset_before:
             history.clear()
         request = send.request(str(number), outputs)
-        shared = history.lcp(request.array)
+        shared = history.lcp(request.array, request.space)
         outputs.append(tuple((number * 31 + i) % (1 << 16) for i in range(send.max_tokens)))
-        history.add(np.asarray((*request.ids, *outputs[-1][:-1]), np.int32))
+        history.add(request.computed(outputs[-1]), request.space)
         if number < SENDS_SHOWN:
             notes = (
                 "reset first" if send.reset_before else "",
                 "with the one before" if send.with_previous else "",
                 send.namespace or "",
                 send.lora or "",
+                ", ".join(f"{item.identifier} at {item.start}" for item in send.media),
                 ", ".join(sorted(send.features)),
                 f"may hit {send.at_most}" if send.at_most is not None else "",
             )

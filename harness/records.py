@@ -120,11 +120,13 @@ class RequestRecord(_Record):
     """Cache salt; null: none was sent."""
     lora: str | None = None
     """Adapter; null: none was asked for. Only laws and lookups know any."""
+    media: tuple[tuple[str, int, int], ...] = ()
+    """Images and other items: identifier, first position, positions. Only laws and lookups know any."""
     together: int = 1
     """Requests sent at the same moment, this one included. With more than one nothing is predicted (`law`) until the
     next reset: laws state serial order."""
     prompt_sha256: str
-    """Of the IDs as little-endian u32."""
+    """Of the IDs as little-endian 32-bit integers; an item's positions hold an ID of its identifier."""
     prompt_len: int
     """Tokens sent."""
     lcp_len: int

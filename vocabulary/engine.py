@@ -6,6 +6,7 @@ Times are `time.monotonic_ns()` readings, one clock for all processes of a machi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,6 +55,22 @@ class Feature(StrEnum):
     """Compute everything and still publish it (vLLM's `skip_reading_prefix_cache`); only laws and lookups read it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image or another item in a prompt: the IDs of `length` positions from `start` on stand for its embeddings."""
+
+    identifier: str
+    """Equal ones, equal content, and so equally many positions."""
+    start: int
+    length: int
+
+    @property
+    def stand_in(self) -> int:
+        """A negative ID that no token has, the same for the same item at the same place."""
+        digest = hashlib.sha256(f"{self.start} {self.identifier}".encode()).digest()
+        return -1 - (int.from_bytes(digest[:4], "little") >> 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
     """One prompt as token IDs, decoded greedily for exactly `max_tokens` tokens (end-of-text ignored)."""
@@ -66,6 +83,8 @@ class TokenRequest:
     features: frozenset[Feature] = frozenset()
     lora: str | None = None
     """Adapter as "name" or "name@path"; only laws and lookups read it."""
+    media: tuple[Media, ...] = ()
+    """Items at some of the positions, in order; only laws and lookups that say `can_media` read them."""
     external_hit: int | None = None
     """Tokens that an external store injects (DeepInfer); only laws read it."""
     fork_of: str | None = None
@@ -82,12 +101,25 @@ class TokenRequest:
         return len(self.ids)
 
     @property
+    def space(self) -> str | None:
+        """What separates equal prompts: salt and adapter; None: neither."""
+        return self.namespace if self.lora is None else repr((self.namespace, self.lora))
+
+    def computed(self, output_ids: Sequence[int]) -> npt.NDArray[np.int32]:
+        """All that has KV after this answer: the prompt and all generated IDs but the last."""
+        import numpy as np
+
+        return np.concatenate([self.array, np.asarray(output_ids[:-1], np.int32)])
+
+    @property
     def array(self) -> npt.NDArray[np.int32]:
-        """`ids` as an array, read-only; made once, since laws and judges all compare arrays."""
+        """`ids` as an array, read-only, with each item's own ID at its positions; made once, since all compare it."""
         if self._array is None:
             import numpy as np  # workers of other engines read this module in environments of their own
 
             made = np.fromiter(self.ids, np.int32, len(self.ids))
+            for item in self.media:
+                made[item.start : item.start + item.length] = item.stand_in
             made.flags.writeable = False
             object.__setattr__(self, "_array", made)
         assert self._array is not None
@@ -157,6 +189,7 @@ class EngineFacts:
     emulated: bool = False
     """True for the reference engine running another system's law."""
     can_salt: bool = False
+    can_media: bool = False
     """True where `TokenRequest.namespace` separates caches."""
     notes: tuple[str, ...] = ()
     """Limits worth a line in every report (no law for these groups, bf16 computed in fp32, ...)."""

@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from vocabulary.engine import Feature, TokenRequest
+from vocabulary.engine import Feature, Media, TokenRequest
 
 Ids = tuple[int, ...]
 
@@ -75,6 +75,8 @@ class Send:
     namespace: str | None = None
     lora: str | None = None
     """Adapter; only laws and lookups know any."""
+    media: tuple[Media, ...] = ()
+    """Items at some of its positions; only laws and lookups know any."""
     features: frozenset[Feature] = frozenset()
     reset_before: bool = False
     """Empty the cache before this send."""
@@ -108,6 +110,7 @@ class Send:
             max_tokens=self.max_tokens,
             namespace=self.namespace,
             lora=self.lora,
+            media=self.media,
             features=self.features | more_features,
         )
 
@@ -134,6 +137,6 @@ def batches(sends: Sequence[Send]) -> list[list[Send]]:
     return found
 
 
-def fingerprint(ids: Ids) -> str:
-    """SHA-256 of the IDs as little-endian unsigned 32-bit integers."""
-    return hashlib.sha256(np.asarray(ids, "<u4").tobytes()).hexdigest()
+def fingerprint(request: TokenRequest) -> str:
+    """SHA-256 of the IDs, those of items included, as little-endian 32-bit integers."""
+    return hashlib.sha256(np.asarray(request.array, "<i4").tobytes()).hexdigest()

@@ -85,6 +85,7 @@ class LawEngine:
             law_options=spec.options.model_dump(),
             options=spec.options.model_dump(),
             can_salt=law.can_salt,
+            can_media=law.can_media,
         )
 
     def send(self, request: TokenRequest) -> Reply:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness.cases.format import Case, CaseRequest
 from harness.cases.reading import Placed
 from harness.cases.subjects import LawSubject, Outcome, Subject
@@ -93,9 +91,8 @@ def _answer(case: Case, index: int, subject: Subject, companion: LawSubject | No
     law = outcome.expectation
     if companion is not None:
         law = companion.predict(outcome.sent, outcome.output_ids or stated.output_ids).expectation
-    ids = np.asarray(request.ids, np.int32)
-    lcp, elsewhere = history.lcp(ids, request.namespace), history.lcp_elsewhere(ids, request.namespace)
-    history.add(np.asarray(request.ids + stated.output_ids[:-1], np.int32), request.namespace)
+    lcp, elsewhere = (find(request.array, request.space) for find in (history.lcp, history.lcp_elsewhere))
+    history.add(request.computed(stated.output_ids), request.space)
     findings = tuple(_findings(outcome, lcp, request))
     return Answered(
         index=index,

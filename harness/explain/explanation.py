@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from harness.explain.counterfactual import World
 from harness.explain.levers import Lever, group_words, levers
 from reference_engine.laws.base import Expectation
@@ -73,10 +71,9 @@ def common_prefix_before(world: World) -> int:
     """P of the last request."""
     history = History()
     for each in world.sent[:-1]:
-        computed = each.request.ids + each.output_ids[:-1]
-        history.add(np.asarray(computed, np.int32), each.request.namespace)
+        history.add(each.request.computed(each.output_ids), each.request.space)
     last = world.sent[-1].request
-    return history.lcp(np.asarray(last.ids, np.int32), last.namespace)
+    return history.lcp(last.array, last.space)
 
 
 def _sentence(world: World, now: Expectation, more: Expectation | None, again: Expectation | None, lcp: int) -> str:

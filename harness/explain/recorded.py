@@ -49,7 +49,7 @@ def world_of(run: Run, cell: CellManifest, record: RequestRecord) -> World:
     sent: list[Sent] = []
     for send, probe in zip(sends, probes, strict=False):
         request = send.request(probe.request_id, outputs)
-        if fingerprint(request.ids) != probe.prompt_sha256:
+        if fingerprint(request) != probe.prompt_sha256:
             raise UsageError(
                 f"{probe.request_id}: the prompt drawn again is not the recorded one; was it measured with another "
                 f"hitparity, model or document?"

@@ -111,6 +111,8 @@ class Law(ABC):
     caps_last_token: bool = True
     can_salt: bool = True
     """Whether `TokenRequest.namespace` separates caches; where not, the rule has no such thing."""
+    can_media: bool = False
+    """Whether items such as images in a prompt (`TokenRequest.media`) are covered."""
     reset_forgets_all: bool = True
     """False where something outlives a reset, such as the order in which slots were used."""
     pool_tokens: int | None
@@ -177,6 +179,8 @@ class Law(ABC):
 
         A request that the engine could not take to its first token (LawDoesNotCover) leaves nothing behind.
         """
+        if request.media and not self.can_media:
+            raise LawDoesNotCover(f"{self.id}: images and other items in a prompt are not covered")
         lease = self.admit(request)
         try:
             while lease.computed_len < request.prompt_len:

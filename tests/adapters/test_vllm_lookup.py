@@ -18,7 +18,8 @@ from adapters.base import EngineSpec
 from adapters.lookup import Lookup, open_lookup
 from adapters.registry import adapter_for
 from checkpoints import Checkpoint
-from vocabulary.engine import Feature, Fidelity, Mode, Reply, TokenRequest
+from reference_engine.laws.registry import make_law
+from vocabulary.engine import Feature, Fidelity, Media, Mode, Reply, TokenRequest
 from vocabulary.errors import RequestRefused, UsageError
 
 RELEASES = {"0.23": "0.23.0", "0.26": "0.26.0", "0.30": "0.30.0", "0.32": "0.32.0", "0.33": "0.33.0"}
@@ -276,6 +277,28 @@ def test_adapters(lookup: Lookup, version: str) -> None:
     found = [ask(lookup, P[:900], lora=each).hit_len for each in (None, "a@/p1", "a@/p1", "a@/p2", "b@/p1", None)]
     by_name = version in ("0.23", "0.26", "0.30")
     assert found == [0, 0, 896, 896 if by_name else 0, 0, 896]
+
+
+@pytest.mark.parametrize("groups", [["full:16"], ["full:16", "swa:16:64"]])
+def test_images_are_told_apart_by_content_and_place(lookup: Lookup, version: str, groups: list[str]) -> None:
+    lookup.reconfigure({"groups": groups})
+    law, draw = make_law(f"vllm@{version}", {"groups": groups}), random.Random(3)
+    found: list[tuple[int | None, int | None]] = []
+    for number in range(40):
+        media, place = [], draw.choice([0, 16, 30, 32, 40])
+        for kind in draw.choices(range(5), k=draw.randrange(3)):
+            media.append(Media(f"image {kind}", place, (1, 5, 16, 20, 40)[kind]))
+            place += media[-1].length + draw.choice([0, 3, 16])
+        ids = (P, Q)[draw.randrange(2)][: place + draw.randrange(1, 200)]
+        request = TokenRequest(request_id=f"m{number}", ids=tuple(ids), max_tokens=2, media=tuple(media))
+        reply, expected = lookup.send(request), law.send(request)
+        law.finish(request, reply.output_ids)
+        assert (reply.hit_len, reply.position_start) == (expected.hit_len, expected.position_start), request.media
+        found.append((reply.hit_len, expected.hit_len))
+    assert len(set(found)) > 4
+    if groups == ["full:16"]:
+        images = [[Media(name, 40, 20)] for name in ("a", "a", "b")]
+        assert [ask(lookup, R[:100], media=tuple(each)).hit_len for each in ([], *images)] == [0, 32, 96, 32]
 
 
 @pytest.mark.parametrize("feature", [Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP])

@@ -124,6 +124,14 @@ def test_keys_never_share(play: Play) -> None:
     assert {record.namespace for record in ran[1]} == {None, "salt 1", "salt 2"}
 
 
+def test_images_are_keys_from_the_block_on_that_they_touch(play: Play) -> None:
+    ran = play("key", VLLM, {"block_size": 16}, by=["image"], length=65)
+    assert hits(ran) == [0, 64, 32, 64, 32, 64, 64] and not kinds(ran)
+    assert [record.media for record in ran[1]][2:5:2] == [(("image 1", 32, 16),), (("image 2", 32, 16),)]
+    assert len({record.prompt_sha256 for record in ran[1]}) == 3
+    assert {record.lcp_len for record in ran[1][2:5:2]} == {32}
+
+
 def test_a_hit_across_keys_is_a_finding_even_where_the_law_would_allow_it(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +148,8 @@ def test_engines_without_keys_are_told_so(play: Play) -> None:
         play("key", SLOTS)
     with pytest.raises(UsageError, match="served without adapters"):
         play("key", VLLM, {"block_size": 16}, by=["adapter"])
+    with pytest.raises(UsageError, match="takes no images"):
+        play("key", SLOTS, by=["image"])
 
 
 def test_poison_is_served_by_nobody_but_chunk_movers(play: Play) -> None:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 HIT_SOURCE = "EngineCoreOutput.prefill_stats.num_cached_tokens"
+MEDIA_TOKENS = 1 << 20
 STEPS_WITHOUT_PROGRESS = 8
 
 
@@ -65,6 +66,7 @@ class Session:
             core = EngineCore(self.config, self.executor_class, log_stats=True)
         except (ValueError, NotImplementedError, AssertionError) as error:
             raise self.config_of.Refused(f"vLLM {self.config_of.version}: {error}") from error
+        self._admit_media(core.scheduler)
         self.manager = core.scheduler.kv_cache_manager
         self.order = self.config_of.built_groups(self.manager.kv_cache_config, self.groups)
         self.null_block = self.manager.block_pool.null_block
@@ -150,7 +152,7 @@ class Session:
         core_request = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=prompt,
-            mm_features=None,
+            mm_features=self._media(request["media"]),
             sampling_params=SamplingParams(**params),
             pooling_params=None,
             arrival_time=time.time(),
@@ -161,6 +163,26 @@ class Session:
         self.outputs[request_id] = iter(outputs)
         self.core.add_request(*self.core.preprocess_add_request(core_request))
         return request_id
+
+    @staticmethod
+    def _admit_media(scheduler: Any) -> None:
+        """Room for encoders, which a text model's scheduler has none of; a model's own limits are not the look-up's."""
+        from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+
+        scheduler.max_num_encoder_input_tokens = MEDIA_TOKENS
+        scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=MEDIA_TOKENS)
+
+    @staticmethod
+    def _media(items: list[tuple[str, int, int]]) -> list[Any] | None:
+        """Features without data, for nothing computes them: keys come of identifier and place."""
+        from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+        return [
+            MultiModalFeatureSpec(
+                data=None, modality="image", identifier=name, mm_position=PlaceholderRange(offset=start, length=length)
+            )
+            for name, start, length in items
+        ] or None
 
     def _adapter(self, text: str | None) -> Any:
         if text is None:
@@ -282,6 +304,7 @@ class Session:
             "vocab_size": self.config_of.VOCAB_SIZE,
             "options": resolved,
             "can_salt": True,
+            "can_media": True,
         }
 
     def _granule(self) -> int:

@@ -5,8 +5,9 @@
     recurrent state     one state at a boundary, kept only where a chunk ended
     hybrid              the longest boundary all groups accept (`find`), multiples of the blocks' common multiple
 
-Versions differ in what `switches` lists. Keys cover the whole prefix, the cache salt and the LoRA adapter. A request
-for prompt log-probabilities skips the look-up and still publishes.
+Versions differ in what `switches` lists. Keys cover the whole prefix, the cache salt, the LoRA adapter and items like
+images: identifier and place go into the keys of the blocks that an item touches, which is one ID of its own for all its
+positions. A request for prompt log-probabilities skips the look-up and still publishes.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class VllmLaw(Law):
     """One release and configuration."""
 
     reads_chains = True
+    can_media = True
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
