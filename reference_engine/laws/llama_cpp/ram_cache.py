@@ -73,10 +73,6 @@ class Stored:
     size: int
     """Bytes, checkpoints included."""
 
-    def kept(self, ids: Tokens) -> np.float32:
-        """Share of its tokens that a request would keep."""
-        return share(common_prefix(self.ids, ids), len(self.ids))
-
 
 def share(part: int, whole: int) -> np.float32:
     """As the server divides."""
@@ -112,7 +108,8 @@ class RamCache:
 
     def save(self, ids: Tokens, moved: tuple[Span, ...], checkpoints: tuple[Checkpoint, ...], state: Snapshot) -> bool:
         """Copy a slot that holds `ids`; False where nothing was stored."""
-        if any(common_prefix(each.ids, ids) == len(ids) for each in self.stored):
+        length = len(ids)
+        if any(len(each.ids) >= length and common_prefix(each.ids, ids) == length for each in self.stored):
             return False
         size = self._sizes.of(state, partial=False) + sum(self._sizes.of(c.state, partial=True) for c in checkpoints)
         if self._limit_bytes is not None and size > self._limit_bytes:

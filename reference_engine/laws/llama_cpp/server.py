@@ -39,7 +39,7 @@ from reference_engine.laws.llama_cpp.memory import (
     window_cells,
 )
 from reference_engine.laws.llama_cpp.places import Copy, Layout, Store
-from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, Most, RamCache
+from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, Most, RamCache, share
 from reference_engine.laws.llama_cpp.slots import Slot, SlotSet, below
 from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.parts.chained import Tokens, sequence, tokens_of
@@ -451,13 +451,12 @@ class LlamaCppServer(Law):
         return self._cells - sum(max(slot.length, slot.places.full.end) for slot in others)
 
     def _resident(self, ids: Tokens, slots: int) -> Resident:
-        stored = self.ram.stored if self.ram is not None else []
-        common = [(common_prefix(each.ids, ids), bool(each.kept(ids) >= LEAST_KEPT)) for each in stored]
-        return Resident(
-            slots,
-            max((length for length, enough in common if enough), default=0),
-            max((length for length, enough in common if not enough), default=0),
-        )
+        most = {True: 0, False: 0}
+        for each in self.ram.stored if self.ram is not None else ():
+            common = common_prefix(each.ids, ids)
+            enough = bool(share(common, len(each.ids)) >= LEAST_KEPT)
+            most[enough] = max(most[enough], common)
+        return Resident(slots, most[True], most[False])
 
     def _expect(self, ids: Tokens, resident: Resident, reuse: Reuse) -> Expectation:
         length = len(ids)

@@ -193,13 +193,14 @@ class SglangLaw(Law):
         config, request = self.config, lease.request
         if not config.enabled:
             return
-        length = request.prompt_len + request.max_tokens
+        prompt_len = request.prompt_len
+        length = prompt_len + request.max_tokens
         if config.pool_tokens is not None and length > (most := config.pool_tokens - RESERVED_TOKENS):
             raise PoolExhausted(
                 f"{self.id}: request {request.request_id} has {length} prompt and output tokens, more than the {most} "
                 f"that SGLang takes with max_total_tokens = {config.pool_tokens}"
             )
-        extend = request.prompt_len - lease.computed_len
+        extend = prompt_len - lease.computed_len
         new = min(request.max_tokens, CLIP_NEW_TOKENS)
         total, room = extend + new + self.granule, self.pools.free_full_tokens()
         if room is not None and total >= room:
@@ -415,9 +416,10 @@ class SglangLaw(Law):
     def release(self, lease: Lease) -> None:
         """Publish prompt and output, unlock, and give back what the tree did not take."""
         held, request = self._held(lease), lease.request
-        if held.lock is not None and lease.computed_len >= request.prompt_len:
+        decoded = lease.computed_len - request.prompt_len
+        if held.lock is not None and decoded >= 0:
             self.publish_finished(lease)
-        if lease.computed_len > request.prompt_len:
+        if decoded > 0:
             self.history.add(lease.ids[: lease.computed_len], request.namespace)
         self._drop(held)
         self._leases.remove(lease)
