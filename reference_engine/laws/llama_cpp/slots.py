@@ -52,7 +52,6 @@ class Slot:
         self.busy = False
         self.last_used: int | None = None
         """Count of requests that had ended when this slot's last one did; None: never used."""
-
         self.follow(NO_IDS)
 
     @property
