@@ -106,23 +106,23 @@ def test_newest_usable_checkpoint() -> None:
 
 def test_ram_cache() -> None:
     cache, state = RamCache(40, None, StateBytes(per_token=10)), Snapshot(0, 2)
-    assert cache.save(ids(1, 2, 3), zeros(3), (), state)
-    assert not cache.save(ids(1, 2), zeros(2), (), Snapshot(0, 1))  # the stored prompt begins with it
-    assert cache.save(ids(1, 2, 3, 4), zeros(4), (), Snapshot(0, 3))  # begins with the stored one, which goes
+    assert cache.save(ids(1, 2, 3), (), (), state)
+    assert not cache.save(ids(1, 2), (), (), Snapshot(0, 1))  # the stored prompt begins with it
+    assert cache.save(ids(1, 2, 3, 4), (), (), Snapshot(0, 3))  # begins with the stored one, which goes
     assert [len(each.ids) for each in cache.stored] == [4]
-    assert not cache.save(ids(5, 6, 7, 8, 9), zeros(5), (), Snapshot(0, 4))  # larger than the cache
-    assert cache.save(ids(9), zeros(1), (), Snapshot(0, 0))  # the oldest makes room
+    assert not cache.save(ids(5, 6, 7, 8, 9), (), (), Snapshot(0, 4))  # larger than the cache
+    assert cache.save(ids(9), (), (), Snapshot(0, 0))  # the oldest makes room
     assert [list(each.ids) for each in cache.stored] == [[9]]
 
 
 def test_ram_cache_exchanges_for_the_better_in_both_shares() -> None:
     cache = RamCache(None, 100, StateBytes(per_token=0))
-    cache.save(ids(1, 2, 3, 4), zeros(4), (), Snapshot(0, 3))
+    cache.save(ids(1, 2, 3, 4), (), (), Snapshot(0, 3))
     stored = cache.stored[0]
     assert cache.better(ids(), ids(1, 9)) is stored
     assert cache.better(ids(1), ids(1, 2, 9)) is None  # the slot would keep all it holds
     assert cache.better(ids(1, 8), ids(1, 2, 3, 9)) is stored
-    cache.save(ids(*range(50, 150)), zeros(100), (), Snapshot(0, 99))
+    cache.save(ids(*range(50, 150)), (), (), Snapshot(0, 99))
     cache.trim()  # without a size limit the context's tokens bound it
     assert [len(each.ids) for each in cache.stored] == [100]
 

@@ -55,11 +55,11 @@ class CheckpointRule:
 
     def batch_end(self, start: int, prompt_len: int) -> int:
         """End of the prefill step that starts at `start`."""
-        cuts = [prompt_len, start + self.n_batch]
-        if self.limit:
-            offsets = (LAST_TOKENS + self.n_ubatch, LAST_TOKENS)
-            cuts += [prompt_len - min(self.n_batch, offset) for offset in offsets]
-        return min(cut for cut in cuts if cut > start)
+        end = min(prompt_len, start + self.n_batch)
+        for offset in (LAST_TOKENS + self.n_ubatch, LAST_TOKENS) if self.limit else ():
+            cut = prompt_len - min(self.n_batch, offset)
+            end = min(end, cut) if cut > start else end
+        return end
 
     def due(self, start: int, end: int, prompt_len: int) -> bool:
         """Whether one is taken before the step `[start, end)`."""

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint
 from reference_engine.laws.llama_cpp.memory import Snapshot
 from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import common_prefix
+from vocabulary.engine import Span
 from vocabulary.errors import LawDoesNotCover
 
 LEAST_KEPT = np.float32(0.25)
@@ -66,16 +66,12 @@ class Stored:
     """One slot's content put aside."""
 
     ids: Tokens
-    moved: Ids
-    """1 where a position's KV was computed elsewhere and shifted."""
+    moved: tuple[Span, ...]
+    """Positions whose KV was computed elsewhere and shifted there."""
     checkpoints: tuple[Checkpoint, ...]
     state: Snapshot
     size: int
     """Bytes, checkpoints included."""
-
-    def kept(self, ids: Tokens) -> np.float32:
-        """Share of its tokens that a request would keep."""
-        return share(common_prefix(self.ids, ids), len(self.ids))
 
 
 def share(part: int, whole: int) -> np.float32:
@@ -110,9 +106,10 @@ class RamCache:
             states = min(states, limit // sizes.recurrent)
         return Most(tokens, cells, states)
 
-    def save(self, ids: Tokens, moved: Ids, checkpoints: tuple[Checkpoint, ...], state: Snapshot) -> bool:
+    def save(self, ids: Tokens, moved: tuple[Span, ...], checkpoints: tuple[Checkpoint, ...], state: Snapshot) -> bool:
         """Copy a slot that holds `ids`; False where nothing was stored."""
-        if any(common_prefix(each.ids, ids) == len(ids) for each in self.stored):
+        length = len(ids)
+        if any(len(each.ids) >= length and common_prefix(each.ids, ids) == length for each in self.stored):
             return False
         size = self._sizes.of(state, partial=False) + sum(self._sizes.of(c.state, partial=True) for c in checkpoints)
         if self._limit_bytes is not None and size > self._limit_bytes:

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from functools import cached_property
 
 from reference_engine.laws.base import Expectation, Law, Lease, PoolExhausted
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule, newest_usable
@@ -40,8 +39,8 @@ from reference_engine.laws.llama_cpp.memory import (
     window_cells,
 )
 from reference_engine.laws.llama_cpp.places import Copy, Layout, Store
-from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, Most, RamCache
-from reference_engine.laws.llama_cpp.slots import Slot, SlotSet
+from reference_engine.laws.llama_cpp.ram_cache import LEAST_KEPT, Most, RamCache, share
+from reference_engine.laws.llama_cpp.slots import Slot, SlotSet, below
 from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.parts.chained import Tokens, sequence, tokens_of
 from reference_engine.laws.parts.history import History, common_prefix
@@ -55,7 +54,7 @@ UNBOUNDED = 1 << 32
 FULL = LayerGroup(Kind.FULL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerOptions:
     """llama-server's options, by its own names; defaults are hitparity's (`adapters/llama_cpp/options.py`)."""
 
@@ -75,24 +74,24 @@ class ServerOptions:
     cache_idle_slots: bool = True
     """Read only with a RAM cache."""
 
-    @property
+    @cached_property
     def window(self) -> int | None:
         """Window in tokens of layers that drop what lies behind it; None: no such layers, or `swa_full`."""
         if self.swa_full:
             return None
         return next((group.window for group in self.groups if group.kind is Kind.SWA), None)
 
-    @property
+    @cached_property
     def recurrent(self) -> bool:
         """Whether some layers keep one state only."""
         return any(group.kind is Kind.GDN for group in self.groups)
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """Whether every position is kept."""
         return self.window is None and not self.recurrent
 
-    @property
+    @cached_property
     def shared(self) -> bool:
         """Whether slots compete for cells."""
         return self.kv_unified and self.n_parallel > 1
@@ -166,6 +165,8 @@ class LlamaCppServer(Law):
         self.chunks_bind = not options.whole
         self.reset_forgets_all = ram is not None or options.n_parallel == 1
         self.reads_chains = not options.n_cache_reuse
+        self._any_length = {str(group): group.kind is Kind.FULL or options.whole for group in options.groups}
+        """By group, whether it can be cut back to any length."""
         self.rule = CheckpointRule(
             limit=0 if options.whole else options.n_ctx_checkpoints,
             min_step=options.checkpoint_min_step,
@@ -185,14 +186,16 @@ class LlamaCppServer(Law):
         if choice is None:
             raise PoolExhausted(f"all {len(self.set.slots)} slots are busy")
         slot, resident = choice.slot, self._resident(ids, max(common))
-        if self.ram is not None and choice.exchange:
-            self._exchange(slot, ids, self.ram)
+        mine = common[slot.number]
+        if self.ram is not None and choice.exchange and self._exchange(slot, ids, self.ram):
+            mine = common_prefix(slot.tokens, ids)
         slot.busy = True
         if self.ram is not None and self.options.cache_idle_slots:
             self._save_idle(self.ram)
-        reuse = self._reuse(slot, ids)
+        reuse = self._reuse(slot, ids, mine)
         lease = Lease(request, self._expect(ids, resident, reuse), ids)
         lease.held, lease.valid_from = Held(slot), self._window_from(slot, reuse.hit)
+        slot.follow(lease.ids)
         self._leases.add(lease)
         return lease
 
@@ -208,16 +211,18 @@ class LlamaCppServer(Law):
     def computed(self, lease: Lease, end: int) -> None:
         """A prefill step, or generated tokens one by one; checkpoints are taken before a step."""
         start, prompt_len = lease.computed_len, lease.request.prompt_len
+        if end <= start:
+            return
         slot = self._held(lease).slot
-        if start < min(end, prompt_len):
+        if start < prompt_len:
             step_end = min(end, prompt_len)
             self._keep_checkpoint(lease, step_end)
             self._decode(slot, start, step_end)
             start = step_end
-        for position in range(start, end):
-            self._decode(slot, position, position + 1)
-        lease.computed_len = max(lease.computed_len, end)
-        slot.grow(lease.ids[: lease.computed_len])
+        step = max(end - start, 1) if self.options.whole else 1  # others drop something at each
+        for position in range(start, end, step):
+            self._decode(slot, position, position + step)
+        lease.computed_len = end
         self._forget_windows()
 
     def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
@@ -268,16 +273,17 @@ class LlamaCppServer(Law):
         assert sorted(held) == [slot.number for slot in self.set.slots if slot.busy], "busy slots and leases disagree"
         for slot in self.set.slots:
             last = slot.memory.last
-            assert len(slot.tokens) == (0 if last is None else last + 1), f"slot {slot.number}: memory ends at {last}"
-            assert len(slot.tokens) == len(slot.moved) <= self._cells, f"slot {slot.number} is longer than its cells"
+            assert slot.length == (0 if last is None else last + 1), f"slot {slot.number}: memory ends at {last}"
+            assert slot.length <= self._cells, f"slot {slot.number} is longer than its cells"
+            assert not slot.moved or slot.moved[-1][1] <= slot.length, f"slot {slot.number} lost what was moved"
             assert len(slot.checkpoints) <= self.rule.limit, f"slot {slot.number} has too many checkpoints"
             if self.moves.followed and not slot.busy:
-                self._store.check_held(slot.places, slot.memory.first, len(slot.tokens))
+                self._store.check_held(slot.places, slot.memory.first, slot.length)
         self._store.check(self._copies())
         for cells in self._window_cells:
             cells.check()
         if self.options.shared:
-            assert sum(len(slot.tokens) for slot in self.set.slots) <= self._cells, "more tokens than cells"
+            assert sum(slot.length for slot in self.set.slots) <= self._cells, "more tokens than cells"
 
     def _start(self) -> None:
         """As a fresh server."""
@@ -298,8 +304,8 @@ class LlamaCppServer(Law):
             self._window_cells.append(WindowCells(options.window_cells, options.window, options.n_ubatch))
         return WindowMemory(self._window_cells[-1], number)
 
-    def _exchange(self, slot: Slot, ids: Tokens, ram: RamCache) -> None:
-        """Save what the slot holds and take over what suits the prompt better."""
+    def _exchange(self, slot: Slot, ids: Tokens, ram: RamCache) -> bool:
+        """Save what the slot holds and take over what suits the prompt better; whether the slot changed."""
         self._save(slot, ram)
         better = ram.better(slot.tokens, ids)
         if better is not None and self._free_cells(beside=slot) < len(better.ids):
@@ -309,6 +315,7 @@ class LlamaCppServer(Law):
             self._load(slot, better.state)
             ram.stored.remove(better)
         ram.trim()
+        return better is not None
 
     def _save_idle(self, ram: RamCache) -> None:
         """Every idle slot is copied when a request starts, and emptied where slots share their cells."""
@@ -319,7 +326,7 @@ class LlamaCppServer(Law):
                 slot.clear()
 
     def _save(self, slot: Slot, ram: RamCache) -> bool:
-        if not len(slot.tokens):
+        if not slot.length:
             return False
         state = slot.memory.snapshot()
         if not ram.save(slot.tokens, slot.moved, tuple(slot.checkpoints), state):
@@ -329,6 +336,8 @@ class LlamaCppServer(Law):
 
     def _keep_checkpoint(self, lease: Lease, end: int) -> None:
         """Take the one that is due before the prefill step to `end`, once."""
+        if not self.rule.limit:
+            return
         held, start = self._held(lease), lease.computed_len
         if held.looked_at == start:
             return
@@ -344,7 +353,7 @@ class LlamaCppServer(Law):
         if not self.moves.followed:
             return state
         kept = self._copies()
-        copy = self._store.copy(slot.places, len(slot.tokens), state.window_first, whole=whole, kept=kept)
+        copy = self._store.copy(slot.places, slot.length, state.window_first, whole=whole, kept=kept)
         return replace(state, copy=copy)
 
     def _load(self, slot: Slot, state: Snapshot) -> None:
@@ -370,18 +379,16 @@ class LlamaCppServer(Law):
             if state.copy is not None:
                 yield state.copy
 
-    def _reuse(self, slot: Slot, ids: Tokens) -> Reuse:
-        """Steps 3 to 5: the slot is cut back to the hit."""
-        length, common = len(ids), common_prefix(slot.tokens, ids)
-        usable, checkpoint, cut = common, None, None
+    def _reuse(self, slot: Slot, ids: Tokens, common: int) -> Reuse:
+        """Steps 3 to 5: the slot, with a `common` prefix, is cut back to the hit."""
+        length, usable, checkpoint, cut = len(ids), common, None, None
         if self.options.n_cache_reuse and self.options.whole:
             held, asked = (tokens_of(each, "llama.cpp: n_cache_reuse") for each in (slot.tokens, ids))
             moves = chunks(held, asked, common, self.options.n_cache_reuse)
             usable = common + sum(run for _, _, run in moves)
             if self.moves.followed:
                 self._store.turn(slot.places, common, moves)
-            slot.tokens, marks = ids[:usable], np.ones(usable - common, np.int32)
-            slot.moved = np.concatenate([slot.moved[:common], marks])
+            slot.moved = (*below(slot.moved, common), *((at, at + run) for _, at, run in moves))
         resume = usable
         if usable:
             threshold = max(0, usable - (self.options.window or 0) - (usable == length))
@@ -398,8 +405,8 @@ class LlamaCppServer(Law):
         slot.checkpoints = [each for each in slot.checkpoints if each.state.last <= resume]
         hit = resume if checkpoint is None else min(resume, checkpoint.length)
         hit = min(hit, length - 1)
-        moved = int(slot.moved[:hit].sum())
         slot.shrink(hit)
+        moved = sum(end - start for start, end in slot.moved)
         backed = None
         if checkpoint is not None and (own := common_prefix(checkpoint.ids, ids)) < hit:
             backed = own
@@ -423,13 +430,15 @@ class LlamaCppServer(Law):
 
     def _decode(self, slot: Slot, start: int, end: int) -> None:
         """One step."""
-        self._make_room(slot, end)
+        if self.options.shared:
+            self._make_room(slot, end)
         slot.memory.decode(start, end)
+        slot.length = end
 
     def _make_room(self, slot: Slot, end: int) -> None:
         """Idle slots give way to one of `end` tokens where cells are shared and have run out."""
         while self._free_cells(beside=slot) < end:
-            purged = next((each for each in self.set.idle() if len(each.tokens)), None)
+            purged = next((each for each in self.set.idle() if each.length), None)
             if purged is None:
                 raise PoolExhausted(f"{end} tokens do not fit beside those of the running requests in {self._cells}")
             purged.clear()
@@ -439,16 +448,15 @@ class LlamaCppServer(Law):
         if not self.options.shared:
             return self._cells
         others = [slot for slot in self.set.slots if slot is not beside]
-        return self._cells - sum(max(len(slot.tokens), slot.places.full.end) for slot in others)
+        return self._cells - sum(max(slot.length, slot.places.full.end) for slot in others)
 
     def _resident(self, ids: Tokens, slots: int) -> Resident:
-        stored = self.ram.stored if self.ram is not None else []
-        common = [(common_prefix(each.ids, ids), bool(each.kept(ids) >= LEAST_KEPT)) for each in stored]
-        return Resident(
-            slots,
-            max((length for length, enough in common if enough), default=0),
-            max((length for length, enough in common if not enough), default=0),
-        )
+        most = {True: 0, False: 0}
+        for each in self.ram.stored if self.ram is not None else ():
+            common = common_prefix(each.ids, ids)
+            enough = bool(share(common, len(each.ids)) >= LEAST_KEPT)
+            most[enough] = max(most[enough], common)
+        return Resident(slots, most[True], most[False])
 
     def _expect(self, ids: Tokens, resident: Resident, reuse: Reuse) -> Expectation:
         length = len(ids)
@@ -469,10 +477,7 @@ class LlamaCppServer(Law):
             hit_len=reuse.hit,
             position_start=reuse.hit,
             ledger=Ledger.waterfall(length, ceilings),
-            per_group={
-                str(group): full if group.kind is Kind.FULL or self.options.whole else reuse.hit
-                for group in self.options.groups
-            },
+            per_group={name: full if any_length else reuse.hit for name, any_length in self._any_length.items()},
             junction=reuse.hit,
             backed_len=reuse.backed,
             approximate_len=reuse.moved,

@@ -14,7 +14,7 @@ executed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,9 @@ from reference_engine.laws.llama_cpp.checkpoints import Checkpoint
 from reference_engine.laws.llama_cpp.memory import Memory
 from reference_engine.laws.llama_cpp.places import Places
 from reference_engine.laws.llama_cpp.ram_cache import Stored, share
-from reference_engine.laws.parts.chained import Tokens
+from reference_engine.laws.parts.chained import Chained, Tokens
 from reference_engine.laws.parts.history import common_prefix
+from vocabulary.engine import Span
 
 NO_IDS: Ids = np.empty(0, np.int32)
 MOSTLY_LOST = np.float32(0.5)
@@ -35,27 +36,37 @@ MOSTLY_LOST = np.float32(0.5)
 class Slot:
     """One sequence: its tokens, its memory and the memory's checkpoints."""
 
-    __slots__ = ("busy", "checkpoints", "last_used", "memory", "moved", "number", "places", "tokens")
+    __slots__ = ("busy", "checkpoints", "ids", "last_used", "length", "memory", "moved", "number", "places", "start")
 
     def __init__(self, number: int, memory: Memory, places: Places) -> None:
         self.number, self.memory, self.places = number, memory, places
-        self.tokens: Tokens = NO_IDS
+        self.ids: Tokens
+        """A sequence that begins with what it holds."""
+        self.start: int | None
+        """What tells the first token of `ids` from others; None: there is none."""
+        self.length = 0
         """Tokens with KV, at positions 0, 1, ..."""
-        self.moved: Ids = NO_IDS
-        """1 where a position's KV was computed elsewhere and shifted there."""
+        self.moved: tuple[Span, ...] = ()
+        """Positions whose KV was computed elsewhere and shifted there, ascending."""
         self.checkpoints: list[Checkpoint] = []
         self.busy = False
         self.last_used: int | None = None
         """Count of requests that had ended when this slot's last one did; None: never used."""
+        self.follow(NO_IDS)
 
-    def grow(self, tokens: Tokens) -> None:
-        """It holds `tokens` now, an extension of what it held."""
-        self.moved = np.concatenate([self.moved, np.zeros(len(tokens) - len(self.tokens), np.int32)])
-        self.tokens = tokens
+    @property
+    def tokens(self) -> Tokens:
+        """What it holds."""
+        return self.ids[: self.length]
+
+    def follow(self, ids: Tokens) -> None:
+        """What it holds is the begin of `ids`."""
+        self.ids, self.start = ids, first_of(ids)
 
     def shrink(self, length: int) -> None:
         """Cut tokens and memory back."""
-        self.tokens, self.moved = self.tokens[:length], self.moved[:length]
+        self.length = length
+        self.moved = below(self.moved, length)
         self.memory.cut(length)
         self.places.cut(length)
 
@@ -66,7 +77,8 @@ class Slot:
 
     def load(self, stored: Stored) -> None:
         """Hold what was put aside."""
-        self.tokens, self.moved, self.checkpoints = stored.ids, stored.moved, list(stored.checkpoints)
+        self.follow(stored.ids)
+        self.length, self.moved, self.checkpoints = len(stored.ids), stored.moved, list(stored.checkpoints)
         self.memory.restore(stored.state)
 
 
@@ -90,7 +102,8 @@ class SlotSet:
 
     def common(self, ids: Tokens) -> list[int]:
         """Length of the common prefix of each slot's tokens with a prompt."""
-        return [common_prefix(slot.tokens, ids) for slot in self.slots]
+        start = first_of(ids)  # most slots differ from the first token on
+        return [min(common_prefix(slot.ids, ids), slot.length) if slot.start == start else 0 for slot in self.slots]
 
     def choose(self, ids: Tokens, common: Sequence[int]) -> Choice | None:
         """The slot that serves this prompt, with the slots' `common` lengths; None while all are busy."""
@@ -102,7 +115,7 @@ class SlotSet:
             if mine > best_share:
                 best, best_share = slot, mine
         if best is not None:
-            kept = best_share * np.float32(len(ids)) / np.float32(len(best.tokens))
+            kept = best_share * np.float32(len(ids)) / np.float32(best.length)
             return Choice(best, bool(kept < MOSTLY_LOST))
         oldest = min(self.idle(), key=_age, default=None)
         return None if oldest is None else Choice(oldest, True)
@@ -115,6 +128,18 @@ class SlotSet:
     def idle(self) -> list[Slot]:
         """Slots without a request, by number."""
         return [slot for slot in self.slots if not slot.busy]
+
+
+def below(spans: Iterable[Span], length: int) -> tuple[Span, ...]:
+    """What lies below a position."""
+    return tuple((start, min(end, length)) for start, end in spans if start < length)
+
+
+def first_of(ids: Tokens) -> int | None:
+    """The first token, or the number of the first block; None: there is none."""
+    if not len(ids):
+        return None
+    return (ids.blocks if isinstance(ids, Chained) else ids).item(0)
 
 
 def _age(slot: Slot) -> tuple[bool, int, int]:

@@ -68,30 +68,30 @@ class Chained:
 
     def common(self, other: Chained) -> int:
         """Length of the common prefix of two parts that start at one place, behind equal prefixes."""
-        longest = min(self.stop, other.stop)
-        end = longest + self.ahead
+        return self.agrees(other, self.start, min(self.stop, other.stop)) - self.start
+
+    def agrees(self, other: Chained, start: int, stop: int) -> int:
+        """Up to where in `[start, stop)`, counted from the begin, two sequences behind one prefix are equal."""
+        end = stop + self.ahead
         within = min(end, self.prompt_len, other.prompt_len)
-        block, first = self.block_len, self.start // self.block_len
-        last = -(-within // block)
-        if first < last and self.blocks.item(first) != other.blocks.item(first):  # as most are: no arrays for it
-            return 0
-        differs = self.blocks[first:last] != other.blocks[first:last]
-        at = int(differs.argmax()) if len(differs) else 0
-        if len(differs) and differs[at]:
-            same = (first + at) * block
+        block, mine, theirs = self.block_len, self.blocks, other.blocks
+        last = (within - 1) // block
+        # Most agree up to the last block or differ in the first: no arrays for them.
+        if within > start and mine.item(last) != theirs.item(last):
+            first = start // block
+            if mine.item(first) != theirs.item(first):
+                return start
+            differs = mine[first : last + 1] != theirs[first : last + 1]
+            within = (first + int(differs.argmax())) * block
         elif within == end or (self.prompt_len == other.prompt_len and self.outputs == other.outputs):
-            same = end
-        else:
-            same = within
-        return min(max(same - self.ahead - self.start, 0), longest - self.start)
+            return stop
+        return max(within - self.ahead, start)
 
     def name(self, position: int, count: int) -> object:
         """What tells the `count` elements from `position` on from others behind the same prefix."""
-        start, block = self.start + position, self.block_len
-        end = start + count + self.ahead
+        end = self.start + position + count + self.ahead
         within = min(end, self.prompt_len)
-        first, last = start // block, -(-within // block)
-        name: object = self.blocks.item(first) if last == first + 1 else self.blocks[first:last].tobytes()
+        name = self.blocks.item((within - 1) // self.block_len)
         return name if within == end else (name, self.outputs)
 
     def units(self, unit: int, lookahead: int) -> int:

@@ -13,7 +13,7 @@ window pages and states of inner nodes can go alone.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,15 @@ class RadixNode:
 
     __slots__ = (
         "children",
+        "end",
         "key",
         "last_access",
         "locks",
+        "name",
         "pages",
         "parent",
         "queued",
+        "start",
         "state",
         "state_locks",
         "window",
@@ -49,8 +52,14 @@ class RadixNode:
         "window_locks",
     )
 
-    def __init__(self, parent: RadixNode | None, key: Key, pages: Slots) -> None:
-        self.parent, self.key, self.pages = parent, key, pages
+    def __init__(
+        self, parent: RadixNode | None, key: Key, start: int, end: int, pages: Slots, name: object = None
+    ) -> None:
+        self.parent, self.pages = parent, pages
+        self.key, self.start, self.end = key, start, end
+        """The edge is `[start, end)` of the key, which begins with the whole path."""
+        self.name = name
+        """How the parent finds it: its first page."""
         self.children: dict[Any, RadixNode] = {}
         self.window: Slots | None = None
         """Pages in the sliding-window pool; None: a tombstone."""
@@ -62,11 +71,6 @@ class RadixNode:
         self.last_access = 0.0
         self.queued = False
 
-    @property
-    def locked(self) -> bool:
-        """Whether a running request protects anything here."""
-        return bool(self.locks or self.window_locks or self.state_locks)
-
 
 @dataclass(frozen=True, slots=True)
 class Lock:
@@ -75,21 +79,6 @@ class Lock:
     node: RadixNode
     window_edge: int | None
     """Mark of the node where the window starts; None: at the root."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The path of a lookup; the last node ends where the match does."""
-
-    root: RadixNode
-    nodes: tuple[RadixNode, ...]
-    ends: tuple[int, ...]
-    """Depth of the end of each node, in key elements."""
-
-    @property
-    def depth(self) -> int:
-        """Key elements matched, in whole pages."""
-        return self.ends[-1] if self.ends else 0
 
 
 class PageRadixTree:
@@ -118,87 +107,90 @@ class PageRadixTree:
 
     # Walking
 
-    def match(self, key: Key, namespace: str | None) -> Match:
-        """The longest path of whole pages of `key`; a partly matching edge is split there. Refreshes nothing."""
-        root = node = self.root(namespace)
-        nodes: list[RadixNode] = []
-        ends: list[int] = []
-        position, end = 0, len(key) // self.page_size * self.page_size
-        while position < end and (child := node.children.get(self._name(key, position))) is not None:
-            common = self.common(child.key, key, position)
-            whole = common == len(child.key)
-            node = child if whole else self.split(child, common)
-            position += common
-            nodes.append(node)
-            ends.append(position)
-            if not whole:
-                break
-        return Match(root, tuple(nodes), tuple(ends))
+    def match(self, key: Key, length: int, namespace: str | None) -> list[RadixNode]:
+        """The path of most whole pages of the first `length` of a key, from the root on; its last node ends there.
+
+        A partly matching edge is split. Refreshes nothing.
+        """
+        node = self.root(namespace)
+        path, end = [node], length // self.page_size * self.page_size
+        while node.end < end and (child := node.children.get(self._name(key, node.end))) is not None:
+            node = self.passed(child, key, end)
+            path.append(node)
+        return path
+
+    def path(self, node: RadixNode) -> list[RadixNode]:
+        """From the root to a node."""
+        path = [node]
+        while node.parent is not None:
+            node = node.parent
+            path.append(node)
+        return path[::-1]
 
     def refresh(self, node: RadixNode) -> None:
         """A lookup ended at `node`: it and its ancestors were used, the deeper the later."""
-        time = self._tick()
-        each: RadixNode | None = node
-        while each is not None:
+        self._clock += 1
+        time, each = self._clock, node
+        while each.parent is not None:
             each.last_access = time
             time -= STEP
             each = each.parent
 
-    def touch(self, node: RadixNode) -> None:
-        """An insertion passed this node."""
-        node.last_access = self._tick()
+    def touch(self, nodes: Sequence[RadixNode]) -> None:
+        """An insertion passed these nodes, in this order."""
+        for node in nodes:
+            self._clock += 1
+            node.last_access = self._clock
 
-    def child(self, node: RadixNode, key: Key, position: int) -> RadixNode | None:
-        """The edge below `node` whose first page is that of `key` at `position`."""
-        return node.children.get(self._name(key, position)) if position < len(key) else None
+    def child(self, node: RadixNode, key: Key, end: int) -> RadixNode | None:
+        """The edge below `node` that begins with the next page of `key`, which has whole pages up to `end`."""
+        return node.children.get(self._name(key, node.end)) if node.end < end else None
 
-    def common(self, edge: Key, key: Key, position: int) -> int:
-        """Whole pages that an edge and `key` from `position` on have in common, in key elements."""
-        if isinstance(key, Chained) or isinstance(edge, Chained):
-            assert isinstance(key, Chained)
-            assert isinstance(edge, Chained)
-            return edge.common(key) // self.page_size * self.page_size
-        n = min(len(edge), len(key) - position)
-        differs = edge[:n] != key[position : position + n]
-        first = int(differs.argmax()) if n else 0
-        if n and differs[first]:
-            n = first
-        return n // self.page_size * self.page_size
+    def passed(self, node: RadixNode, key: Key, end: int) -> RadixNode:
+        """The node as far as `key` up to `end` goes along its edge, in whole pages; what is left is cut off below."""
+        start, stop = node.start, min(node.end, end)
+        if isinstance(key, Chained):
+            assert isinstance(node.key, Chained)
+            stop = key.agrees(node.key, start, stop)
+        else:
+            assert not isinstance(node.key, Chained)
+            differs = node.key[start:stop] != key[start:stop]
+            first = int(differs.argmax())
+            stop = start + first if differs[first] else stop
+        stop = stop // self.page_size * self.page_size
+        return node if stop == node.end else self.split(node, stop)
 
     def root(self, namespace: str | None) -> RadixNode:
         """The empty prefix of a namespace."""
         if namespace not in self._roots:
-            self._roots[namespace] = RadixNode(None, np.empty(0, np.int32), NO_PAGES)
+            self._roots[namespace] = RadixNode(None, np.empty(0, np.int32), 0, 0, NO_PAGES)
         return self._roots[namespace]
 
     # Growing
 
-    def add_leaf(self, parent: RadixNode, key: Key, pages: Slots) -> RadixNode:
-        """A new edge below `parent`."""
-        leaf = RadixNode(parent, key, pages)
-        leaf.last_access = self._tick()
-        self._tick()
-        parent.children[self._name(key, 0)] = leaf
+    def add_leaf(self, parent: RadixNode, key: Key, end: int, pages: Slots) -> RadixNode:
+        """A new edge below `parent`, as `key` goes on to `end`."""
+        name = self._name(key, parent.end)
+        leaf = parent.children[name] = RadixNode(parent, key, parent.end, end, pages, name)
+        self.touch([leaf])
         self.evictable_pages += len(pages)
         self._offer(leaf)
         return leaf
 
     def split(self, node: RadixNode, at: int) -> RadixNode:
-        """Cut an edge at `at` elements; the new upper node is returned, the lower one keeps its identity."""
-        pages = at // self.page_size
-        upper = RadixNode(node.parent, node.key[:at], node.pages[:pages])
+        """Cut an edge at position `at`; the new upper node is returned, the lower one keeps its identity."""
+        above, pages = node.parent, (at - node.start) // self.page_size
+        assert above is not None
+        upper = RadixNode(above, node.key, node.start, at, node.pages[:pages].copy(), node.name)
         upper.locks, upper.window_locks = node.locks, node.window_locks
         upper.window_edge, node.window_edge = node.window_edge, None
-        upper.last_access = self._tick()
-        self._tick()
-        assert node.parent is not None
-        node.parent.children[self._name(node.key, 0)] = upper
-        node.parent, node.key, node.pages = upper, node.key[at:], node.pages[pages:]
-        upper.children[self._name(node.key, 0)] = node
+        above.children[node.name] = upper
+        node.parent, node.start, node.name, node.pages = upper, at, self._name(node.key, at), node.pages[pages:]
+        upper.children[node.name] = node
         if node.window is not None:
-            upper.window, node.window = node.window[:pages], node.window[pages:]
+            upper.window, node.window = node.window[:pages].copy(), node.window[pages:]
             self.window_recency.add_behind(node, upper)
-        node.last_access = self._tick()
+        self.touch([upper, node])
         return upper
 
     def set_window(self, node: RadixNode, pages: Slots) -> None:
@@ -217,11 +209,9 @@ class PageRadixTree:
 
     def window_path(self, node: RadixNode, tokens: int) -> list[RadixNode]:
         """`node` and its ancestors, deepest first, until they cover `tokens`."""
-        path: list[RadixNode] = []
-        covered = 0
-        while node.parent is not None and covered < tokens:
+        path, top = list[RadixNode](), node.end - tokens
+        while node.parent is not None and node.end > top:
             path.append(node)
-            covered += len(node.key)
             node = node.parent
         return path
 
@@ -229,10 +219,12 @@ class PageRadixTree:
 
     def lock(self, node: RadixNode) -> Lock:
         """Protect a node and its ancestors from eviction, the window that ends there, and its state."""
-        for each in _path(node):
+        each = node
+        while each.parent is not None:
             if not each.locks:
                 self.evictable_pages -= len(each.pages)
             each.locks += 1
+            each = each.parent
         if node.parent is None:
             return Lock(node, None)
         node.state_locks += 1
@@ -244,11 +236,13 @@ class PageRadixTree:
         if node.parent is not None:
             node.state_locks -= 1
             self._unlock_window(lock)
-        for each in _path(node):
+        each = node
+        while each.parent is not None:
             each.locks -= 1
             if not each.locks:
                 self.evictable_pages += len(each.pages)
-            self._offer(each)
+            each = each.parent
+        self._offer(node)
 
     def _lock_window(self, node: RadixNode) -> int | None:
         if self.window_len is None:
@@ -258,7 +252,7 @@ class PageRadixTree:
             if not each.window_locks and each.window is not None:
                 self.evictable_window_pages -= len(each.window)
             each.window_locks += 1
-        if sum(len(each.key) for each in path) < self.window_len:
+        if node.end - path[-1].start < self.window_len:
             return None
         if path[-1].window_edge is None:
             self._edges += 1
@@ -268,31 +262,30 @@ class PageRadixTree:
     def _unlock_window(self, lock: Lock) -> None:
         if self.window_len is None:
             return
-        for each in _path(lock.node):
+        each = lock.node
+        while each.parent is not None:
             each.window_locks -= 1
             if not each.window_locks and each.window is not None:
                 self.evictable_window_pages += len(each.window)
             if lock.window_edge is not None and each.window_edge == lock.window_edge:
                 break
+            each = each.parent
 
     # Evicting
 
     def oldest_leaf(self) -> RadixNode | None:
-        """The least recently used leaf that nobody protects."""
+        """The least recently used leaf that nobody protects; has to be removed."""
         while self._queue:
             time, _, node = heapq.heappop(self._queue)
             node.queued = False
-            if not self.is_free_leaf(node):
-                continue
-            if node.last_access == time:
-                self._offer(node)
+            if node.last_access == time and self.is_free_leaf(node):
                 return node
             self._offer(node)
         return None
 
     def is_free_leaf(self, node: RadixNode) -> bool:
         """Whether eviction may remove the whole node."""
-        return node.parent is not None and not node.children and not node.locked
+        return not node.children and not node.locks and node.parent is not None
 
     def remove(self, leaf: RadixNode) -> None:
         """A free leaf leaves the tree; its pages and state are the caller's."""
@@ -303,7 +296,7 @@ class PageRadixTree:
             self.drop_window(leaf)
         if leaf.state is not None:
             self.drop_state(leaf)
-        del parent.children[self._name(leaf.key, 0)]
+        del parent.children[leaf.name]
         leaf.parent = None
         self._offer(parent)
 
@@ -348,15 +341,13 @@ class PageRadixTree:
         assert len(states) == len(self.state_recency)
         assert all(n in self.state_recency for n in states)
         for node in nodes:
-            assert len(node.key) == len(node.pages) * self.page_size, "edge and pages differ"
+            assert node.end - node.start == len(node.pages) * self.page_size, "edge and pages differ"
+            assert node.locks >= max(node.window_locks, node.state_locks), "a lock protects no path"
             assert node.queued or not self.is_free_leaf(node), "a free leaf is not offered for eviction"
             above = node.parent
             assert above is not None
+            assert above.end == node.start and above.children[node.name] is node, "an edge hangs in the wrong place"
             assert above.parent is None or above.locks >= node.locks, "a locked node hangs below an unlocked one"
-
-    def _tick(self) -> float:
-        self._clock += 1.0
-        return self._clock
 
     def _name(self, key: Key, position: int) -> Any:
         """How a child is found: its first page."""
@@ -371,10 +362,3 @@ class PageRadixTree:
             node.queued = True
             self._serial += 1
             heapq.heappush(self._queue, (node.last_access, self._serial, node))
-
-
-def _path(node: RadixNode) -> Iterator[RadixNode]:
-    """A node and its ancestors, without the root."""
-    while node.parent is not None:
-        yield node
-        node = node.parent

@@ -27,7 +27,7 @@ class SlotPool:
 
     def lacking(self, count: int) -> int:
         """How many are missing to hand out `count`."""
-        return 0 if self.free is None else max(0, count - self.free)
+        return 0 if self.size is None else max(0, count - self.size + self._next - self._count)
 
     def take(self, count: int) -> Slots:
         """Hand out numbers; PoolExhausted, and no effect, when there are too few."""
@@ -38,8 +38,9 @@ class SlotPool:
         self._next += fresh
         if fresh == count:
             return numbers
-        self._count -= count - fresh
-        return np.concatenate([numbers, self._returned[self._count : self._count + count - fresh]])
+        end, self._count = self._count, self._count - count + fresh
+        used = self._returned[self._count : end]
+        return np.concatenate([numbers, used]) if fresh else used.copy()
 
     def take_one(self) -> int:
         """Hand out one number."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from reference_engine.laws.entry import flag, layer_groups, positive, share
@@ -39,7 +40,7 @@ SWA_RATIO = 0.8
 """Default of swa_full_tokens_ratio."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SglangConfig:
     """One configuration; lengths in tokens."""
 
@@ -66,27 +67,32 @@ class SglangConfig:
     eager: bool
     """Slots for the whole prompt at admission (reference engine) in place of SGLang's step by step."""
 
-    @property
+    @cached_property
     def state_chunk(self) -> int:
         """Distance of the states that a prefill step can read, counted from its start."""
         return max(STATE_CHUNK, self.page)
 
-    @property
+    @cached_property
     def state_grid(self) -> int:
         """Distance of the states that a prefill step can leave, counted from its start."""
         return math.lcm(self.state_chunk, self.page)
 
-    @property
+    @cached_property
     def track_grid(self) -> int:
         """Positions whose state is kept during decode are its multiples."""
         return math.lcm(self.state_grid, self.track_interval)
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Full attention alone."""
         return self.window is None and self.strategy is None
 
-    @property
+    @cached_property
+    def full_groups(self) -> dict[str, bool]:
+        """By group, whether it is full attention."""
+        return {str(group): group.kind is Kind.FULL for group in self.groups}
+
+    @cached_property
     def tracks(self) -> bool:
         """Whether states are kept on a grid in a buffer of their own (`extra_buffer`)."""
         return self.strategy == "extra_buffer"

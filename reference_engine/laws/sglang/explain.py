@@ -9,7 +9,6 @@ from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.sglang.config import SglangConfig
 from vocabulary.engine import TokenRequest
-from vocabulary.groups import Kind
 from vocabulary.ledger import Cause, Ledger
 
 
@@ -35,32 +34,27 @@ def explain(
     # A running request may have published more than the history of computed prompts knows.
     lcp = max(history.lcp(ids, request.namespace), looked_up.hit)
     capped = min(lcp, length - 1)
-    limited = min(capped, looked_up.limit if config.enabled else 0)
+    limited = min(capped, looked_up.limit)
     paired = max(limited - 1, 0) if config.bigram else limited
-    lacking = Cause.NO_STATE if config.strategy is not None else Cause.WINDOW
-    known = 0 if config.plain else min(published.lcp(ids, request.namespace), limited)
-    known = max(known - config.bigram, 0) // page * page
-    ledger = Ledger.waterfall(
-        length,
-        [
-            (Cause.NOVEL, max(lcp, history.lcp_elsewhere(ids, request.namespace))),
-            (Cause.NAMESPACE, lcp),
-            (Cause.LAST_TOKEN, length - 1),
-            (Cause.DISABLED, limited),
-            (Cause.SUCCESSOR, paired),
-            (Cause.GRANULE, paired // page * page),
-            # What an insertion left out because no state or window would have belonged to it.
-            *([] if config.plain else [(lacking, max(known, looked_up.matched))]),
-            (Cause.EVICTED, looked_up.matched),
-            (lacking, looked_up.hit),
-        ],
-    )
+    ceilings = [
+        (Cause.NOVEL, max(lcp, history.lcp_elsewhere(ids, request.namespace))),
+        (Cause.NAMESPACE, lcp),
+        (Cause.LAST_TOKEN, length - 1),
+        (Cause.DISABLED, limited),
+        (Cause.SUCCESSOR, paired),
+        (Cause.GRANULE, paired // page * page),
+        (Cause.EVICTED, looked_up.matched),
+    ]
+    if not config.plain:
+        lacking = Cause.NO_STATE if config.strategy is not None else Cause.WINDOW
+        known = max(min(published.lcp(ids, request.namespace), limited) - config.bigram, 0) // page * page
+        # What an insertion left out because no state or window would have belonged to it.
+        ceilings.insert(-1, (lacking, max(known, looked_up.matched)))
+        ceilings.append((lacking, looked_up.hit))
     return Expectation(
         hit_len=looked_up.hit,
         position_start=looked_up.hit,
-        ledger=ledger,
-        per_group={
-            str(group): looked_up.matched if group.kind is Kind.FULL else looked_up.hit for group in config.groups
-        },
+        ledger=Ledger.waterfall(length, ceilings),
+        per_group={name: looked_up.matched if full else looked_up.hit for name, full in config.full_groups.items()},
         junction=looked_up.junction,
     )

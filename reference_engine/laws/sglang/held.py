@@ -6,7 +6,7 @@ import numpy as np
 
 from reference_engine.laws.base import Slots
 from reference_engine.laws.parts.chained import Chained, Tokens
-from reference_engine.laws.parts.page_radix import NO_PAGES, Key, Lock
+from reference_engine.laws.parts.page_radix import NO_PAGES, Key, Lock, RadixNode
 from reference_engine.laws.sglang.config import SglangConfig
 
 
@@ -16,11 +16,10 @@ class Held:
     __slots__ = (
         "branching",
         "lock",
+        "node",
+        "page",
         "pages",
-        "published",
-        "shared",
         "state",
-        "steps",
         "track_slot",
         "tracked_len",
         "window_branching",
@@ -28,14 +27,15 @@ class Held:
         "window_pages",
     )
 
-    def __init__(self, lock: Lock, shared: int) -> None:
-        self.lock = lock
-        self.shared = shared
-        """Tokens whose pages belong to the tree, in whole pages."""
+    def __init__(self, lock: Lock, page: int) -> None:
+        self.node, self.page = lock.node, page
+        """Where its pages begin: those up to the node's end belong to the tree."""
+        self.lock: Lock | None = lock
+        """What protects the path of `node`; None: the request has ended and is in the tree."""
         self.pages: Slots = NO_PAGES
-        """Pages of full attention; those of the first `shared` tokens belong to the tree."""
+        """Its own pages of full attention, behind those of the tree."""
         self.window_pages: Slots = NO_PAGES
-        """Pages of the sliding-window pool, by position; valid from `window_from` and the tree's last window on."""
+        """As many of the sliding-window pool; valid from `window_from` on."""
         self.window_from = 0
         """Tokens whose sliding-window KV this request has freed, in whole pages."""
         self.window_branching: int | None = None
@@ -48,15 +48,36 @@ class Held:
         """Position of the state in `track_slot`."""
         self.branching: int | None = None
         """Where full attention matched but no state is: the next prefill step keeps one there."""
-        self.published = False
-        """Whether the request has ended and is in the tree."""
-        self.steps: list[tuple[int, int]] = []
-        """Prefill steps so far."""
+
+    @property
+    def shared(self) -> int:
+        """Tokens whose pages belong to the tree, in whole pages."""
+        return self.node.end
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that have pages."""
+        return self.shared + len(self.pages) * self.page
+
+    def part(self, start: int, end: int) -> slice:
+        """Where its own pages of tokens `[start, end)` are."""
+        return slice((start - self.shared) // self.page, (end - self.shared) // self.page)
+
+    def hand_over(self, node: RadixNode, lock: Lock | None) -> None:
+        """The tree has its pages up to the end of a node, which `lock` protects."""
+        given = (node.end - self.shared) // self.page
+        self.pages, self.window_pages = self.pages[given:], self.window_pages[given:]
+        self.node, self.lock = node, lock
 
     @property
     def private_window_from(self) -> int:
         """First token whose sliding-window page is this request's own."""
         return max(self.shared, self.window_from)
+
+    @property
+    def own_window(self) -> Slots:
+        """The sliding-window pages that it has to give back."""
+        return self.window_pages[(self.private_window_from - self.shared) // self.page :]
 
 
 def keyed(ids: Tokens, config: SglangConfig) -> Key:

@@ -30,7 +30,7 @@ from reference_engine.laws.base import Law, Lease, PoolExhausted
 from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.parts.chained import Tokens, sequence
 from reference_engine.laws.parts.history import History
-from reference_engine.laws.parts.page_radix import Match, PageRadixTree, RadixNode
+from reference_engine.laws.parts.page_radix import PageRadixTree, RadixNode
 from reference_engine.laws.sglang.config import STATE_CHUNK, SglangConfig
 from reference_engine.laws.sglang.explain import Lookup, explain
 from reference_engine.laws.sglang.held import Held, key_len, keyed
@@ -77,15 +77,15 @@ class SglangLaw(Law):
         """Look up, lock the path, take what the first step needs (all of the prompt for the reference engine)."""
         ids = sequence(request)
         self._refresh_waiting(ids, request.namespace)
-        limit = len(ids) - 1
+        limit = request.prompt_len - 1 if self.config.enabled else 0
         if Feature.PROMPT_LOGPROBS in request.features:
             limit = min(limit, self.config.logprob_start)
-        match = self.tree.match(keyed(ids[: limit if self.config.enabled else 0], self.config), request.namespace)
-        node, hit = self._usable(match)
+        path = self.tree.match(keyed(ids, self.config), key_len(limit, self.config), request.namespace)
+        node, matched = self._usable(path), path[-1].end
         self._use(node)
-        branching = self._branching(match.depth, hit)
-        looked_up = Lookup(limit=limit, matched=match.depth, hit=hit, junction=branching or hit)
-        held = Held(self.tree.lock(node), hit)
+        branching = self._branching(matched, node.end)
+        looked_up = Lookup(limit=limit, matched=matched, hit=node.end, junction=branching or node.end)
+        held = Held(self.tree.lock(node), self.granule)
         lease = Lease(request, explain(self.config, self.history, self.published, ids, request, looked_up), ids)
         lease.held = held
         try:
@@ -116,34 +116,29 @@ class SglangLaw(Law):
 
     def matched(self, request: TokenRequest) -> int:
         """Tokens of the whole prompt that every layer group could resume after; counts as a use."""
-        node, hit = self._usable(self.tree.match(keyed(sequence(request), self.config), request.namespace))
-        self._use(node)
-        return hit
+        return self._use_prefix(sequence(request), request.namespace).end
 
     def expect(self, leases: Iterable[Lease]) -> None:
         """Leases whose `finish` will follow."""
         self._sent.update((lease.request.request_id, lease) for lease in leases)
 
-    def _usable(self, match: Match) -> tuple[RadixNode, int]:
-        """The deepest node of the path that every layer group can resume at, and its depth in tokens."""
-        window, recurrent = self.config.window, self.config.strategy is not None
-        if window is None and not recurrent:
-            return (match.nodes[-1], match.ends[-1]) if match.nodes else (match.root, 0)
-        best, depth = match.root, 0
+    def _usable(self, path: Sequence[RadixNode]) -> RadixNode:
+        """The deepest node of a path from the root that every layer group can resume at."""
+        window = self.config.window
+        if self.config.plain:
+            return path[-1]
+        best, *nodes = path
         # Live window tokens before the boundary; all of them count where no tombstone lies above.
         live: float = np.inf
-        for node, end in zip(match.nodes, match.ends, strict=True):
-            if recurrent:
+        for node in nodes:
+            if window is None:
                 good = node.state is not None
-            elif node.window is None:
-                live, good = 0, False
             else:
-                assert window is not None
-                live += len(node.key)
+                live = 0 if node.window is None else live + node.end - node.start
                 good = live >= window
             if good:
-                best, depth = node, end
-        return best, depth
+                best = node
+        return best
 
     def _branching(self, matched: int, hit: int) -> int | None:
         """Where full attention matched beyond the hit and the next sibling will be able to resume."""
@@ -162,8 +157,14 @@ class SglangLaw(Law):
 
     def _refresh_waiting(self, ids: Tokens, namespace: str | None) -> None:
         if self._schedulings % WAITING_REFRESH == 0 and self.config.enabled:
-            self._use(self._usable(self.tree.match(keyed(ids, self.config), namespace))[0])
+            self._use_prefix(ids, namespace)
         self._schedulings += 1
+
+    def _use_prefix(self, ids: Tokens, namespace: str | None) -> RadixNode:
+        """Whatever of a whole prompt could be resumed after counts as used."""
+        node = self._usable(self.tree.match(keyed(ids, self.config), key_len(len(ids), self.config), namespace))
+        self._use(node)
+        return node
 
     def _reserve(self, lease: Lease, held: Held, node: RadixNode, branching: int | None) -> None:
         """Pages, states and the way on; PoolExhausted when the request would wait for ever or find nothing."""
@@ -184,15 +185,6 @@ class SglangLaw(Law):
                 slots = pools.take_states(wanted)
                 held.state = slots.pop(0) if held.state is None else held.state
                 held.track_slot = slots.pop() if config.tracks else None
-        path = self._path(node)
-        held.pages = np.concatenate([each.pages for each in path]) if path else held.pages
-        if config.window is not None:
-            held.window_pages = np.zeros(len(held.pages), np.int64)
-            position = 0
-            for each in path:
-                if each.window is not None:
-                    held.window_pages[position : position + len(each.pages)] = each.window
-                position += len(each.pages)
         if config.eager:
             self._extend(held, lease.request.prompt_len, room_tokens=None)
 
@@ -201,13 +193,14 @@ class SglangLaw(Law):
         config, request = self.config, lease.request
         if not config.enabled:
             return
-        length = request.prompt_len + request.max_tokens
+        prompt_len = request.prompt_len
+        length = prompt_len + request.max_tokens
         if config.pool_tokens is not None and length > (most := config.pool_tokens - RESERVED_TOKENS):
             raise PoolExhausted(
                 f"{self.id}: request {request.request_id} has {length} prompt and output tokens, more than the {most} "
                 f"that SGLang takes with max_total_tokens = {config.pool_tokens}"
             )
-        extend = request.prompt_len - lease.computed_len
+        extend = prompt_len - lease.computed_len
         new = min(request.max_tokens, CLIP_NEW_TOKENS)
         total, room = extend + new + self.granule, self.pools.free_full_tokens()
         if room is not None and total >= room:
@@ -219,8 +212,8 @@ class SglangLaw(Law):
     def _chunk_limit(self, lease: Lease, rest: int) -> int | None:
         """Most tokens of the next step; the sliding-window pool can shorten it."""
         config = self.config
-        limit, pool, free = config.chunk, config.window_pool_tokens, self.pools.free_window_tokens()
-        if config.window is None or pool is None or free is None:
+        limit, pool = config.chunk, config.window_pool_tokens
+        if pool is None or (free := self.pools.free_window_tokens()) is None:
             return limit
         new = min(lease.request.max_tokens, CLIP_NEW_TOKENS)
         if lease.computed_len > lease.expectation.position_start:
@@ -246,12 +239,11 @@ class SglangLaw(Law):
 
     def _extend(self, held: Held, end: int, *, room_tokens: int | None) -> None:
         """Take the pages up to position `end`."""
-        first = len(held.pages)
-        wanted = -(-end // self.granule) - first
+        wanted = -(-(end - held.capacity) // self.granule)
         pages, window = self.pools.take(
             wanted, room_tokens=wanted * self.granule if room_tokens is None else room_tokens
         )
-        held.pages = np.concatenate([held.pages, pages])
+        held.pages = np.concatenate([held.pages, pages]) if len(held.pages) else pages
         if self.config.window is not None:
             held.window_pages = np.concatenate([held.window_pages, window])
 
@@ -260,7 +252,12 @@ class SglangLaw(Law):
     def slots(self, lease: Lease, group: int, start: int, end: int) -> Slots:
         """As `Law.slots`."""
         held, position = self._held(lease), np.arange(start, end)
-        pages = held.pages if self.config.groups[group].kind is Kind.FULL else held.window_pages
+        path = self.tree.path(held.node)
+        if self.config.groups[group].kind is Kind.FULL:
+            pages = np.concatenate([*(node.pages for node in path), held.pages])
+        else:  # nobody asks for what a tombstone has lost
+            windows = [np.zeros_like(node.pages) if node.window is None else node.window for node in path]
+            pages = np.concatenate([*windows, held.window_pages])
         places: Slots = pages[position // self.granule] * self.granule + position % self.granule
         return places
 
@@ -284,15 +281,15 @@ class SglangLaw(Law):
 
     def computed(self, lease: Lease, end: int) -> None:
         """Publish a chunk end, and the prompt's end of a request that goes on to decode; keep states on their grid."""
-        start, prompt_len = lease.computed_len, lease.request.prompt_len
+        start = lease.computed_len
         if end <= start:
             return
+        prompt_len = lease.request.prompt_len
         lease.computed_len = end
         held = self._held(lease)
         if end > prompt_len:
             self._keep(held, self._tracked_decode(max(start, prompt_len), end), end)
             return
-        held.steps.append((start, end))
         if self.config.tracks:
             self._keep(held, self._tracked(held, start, end), end)
         if end < prompt_len or lease.request.max_tokens > 1:
@@ -302,9 +299,7 @@ class SglangLaw(Law):
 
     def publish_finished(self, lease: Lease) -> None:
         """Insert prompt and output of a request that has ended; `release` does it where nobody did before."""
-        held = self._held(lease)
-        self._publish(lease, held, lease.computed_len, finished=True)
-        held.published = True
+        self._publish(lease, self._held(lease), lease.computed_len, finished=True)
 
     def _keep(self, held: Held, position: int | None, end: int) -> None:
         """A state has been kept at a position of a step that ends at `end`."""
@@ -348,16 +343,13 @@ class SglangLaw(Law):
         if length > 0:
             state = self._donated(held, finished=finished)
             whole = key_len(length, config) // self.granule * self.granule
-            ids, namespace = lease.ids[:end], lease.request.namespace
-            key = keyed(ids[:length], config)[:whole]
-            inserted = self.inserter.insert(key, namespace, held, state)
-            if state is not None and not inserted.state_taken:
-                self.pools.give_back_state(state)
-            self._end_prompt_node(lease, whole)
+            node = self.inserter.insert(keyed(lease.ids, config), whole, held, state)
+            self._end_prompt_node(lease, node)
             if whole and not config.plain:
-                self.published.add(lease.ids[:length], namespace)
+                self.published.add(lease.ids[:length], lease.request.namespace)
+            assert held.lock is not None, "a request that has ended goes on"
             self.tree.unlock(held.lock)
-            held.lock = self.tree.lock(inserted.node)
+            held.hand_over(node, None if finished else self.tree.lock(node))
         if not finished:
             held.tracked_len = None
         if stops_at_branch:
@@ -380,25 +372,22 @@ class SglangLaw(Law):
             self.moves.add(self._recurrent, held.state, donated)
         return donated
 
-    def _end_prompt_node(self, lease: Lease, whole: int) -> None:
+    def _end_prompt_node(self, lease: Lease, node: RadixNode) -> None:
         """Full attention only: the prompt's end is a node's end, so that eviction can drop the output alone."""
-        if self.config.window is not None or self.config.strategy is not None:
-            return
         prompt = key_len(lease.request.prompt_len, self.config) // self.granule * self.granule
-        if 0 < prompt < whole:
-            key = keyed(lease.ids[: lease.request.prompt_len], self.config)[:prompt]
-            self.inserter.end_a_node_at(key, lease.request.namespace)
+        if self.config.plain and 0 < prompt < node.end:
+            self.inserter.end_a_node_at(node, prompt)
 
     def _free_window(self, held: Held, until: int, *, interval: int = 1) -> None:
         """Free window pages that no position from `until` on attends to, but not those of the tree."""
         window, page = self.config.window, self.granule
         if window is None or until - window < held.window_from + interval:
             return
-        start = max(held.window_from, held.shared)
+        start = held.private_window_from
         kept = -(-max(window, page) // page) * page
         end = max(start, until - kept) // page * page
         held.window_from = max(start, end)
-        self.pools.window.give_back(held.window_pages[start // page : end // page])
+        self.pools.window.give_back(held.window_pages[held.part(start, end)])
 
     # Decode
 
@@ -412,7 +401,7 @@ class SglangLaw(Law):
             self.pools.make_room(self.granule)
         if generated > 1:
             self._free_window(held, lease.length - 1, interval=WINDOW_DECODE_INTERVAL)
-        if lease.length > len(held.pages) * self.granule:
+        if lease.length > held.capacity:
             self._extend(held, lease.length, room_tokens=self.granule)
         else:
             self.pools.make_room(0 if self.config.eager else self.granule)
@@ -427,17 +416,20 @@ class SglangLaw(Law):
     def release(self, lease: Lease) -> None:
         """Publish prompt and output, unlock, and give back what the tree did not take."""
         held, request = self._held(lease), lease.request
-        if lease.computed_len >= request.prompt_len and not held.published:
+        decoded = lease.computed_len - request.prompt_len
+        if held.lock is not None and decoded >= 0:
             self.publish_finished(lease)
-        if lease.computed_len > request.prompt_len:
+        if decoded > 0:
             self.history.add(lease.ids[: lease.computed_len], request.namespace)
         self._drop(held)
         self._leases.remove(lease)
 
     def _drop(self, held: Held) -> None:
-        self.tree.unlock(held.lock)
-        self.pools.full.give_back(held.pages[held.shared // self.granule :])
-        self.pools.window.give_back(held.window_pages[held.private_window_from // self.granule :])
+        if held.lock is not None:
+            self.tree.unlock(held.lock)
+        self.pools.full.give_back(held.pages)
+        if self.config.window is not None:
+            self.pools.window.give_back(held.own_window)
         for slot in (held.state, held.track_slot):
             if slot is not None:
                 self.pools.give_back_state(slot)
@@ -457,27 +449,16 @@ class SglangLaw(Law):
         """Every page and state is free, in the tree, or one request's own; only requests lock paths."""
         self.tree.check_integrity()
         nodes, held = list(self.tree.nodes()), [self._held(lease) for lease in self._leases]
-        page = self.granule
         windows = [node.window for node in nodes if node.window is not None]
         states = [node.state for node in nodes if node.state is not None]
         own = [slot for each in held for slot in (each.state, each.track_slot) if slot is not None]
         empty = np.empty(0, np.int64)
         self.pools.full.check_integrity(
-            np.concatenate([empty, *(n.pages for n in nodes), *(each.pages[each.shared // page :] for each in held)])
+            np.concatenate([empty, *(n.pages for n in nodes), *(each.pages for each in held)])
         )
-        self.pools.window.check_integrity(
-            np.concatenate([empty, *windows, *(each.window_pages[each.private_window_from // page :] for each in held)])
-        )
+        self.pools.window.check_integrity(np.concatenate([empty, *windows, *(each.own_window for each in held)]))
         self.pools.states.check_integrity(np.array([*states, *own], np.int64))
-        assert self._leases or not any(node.locked for node in nodes), "path locked by nobody"
-
-    @staticmethod
-    def _path(node: RadixNode) -> list[RadixNode]:
-        path = []
-        while node.parent is not None:
-            path.append(node)
-            node = node.parent
-        return path[::-1]
+        assert self._leases or not any(node.locks for node in nodes), "path locked by nobody"
 
     @staticmethod
     def _held(lease: Lease) -> Held:

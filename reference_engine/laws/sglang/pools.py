@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from reference_engine.laws.base import Slots
-from reference_engine.laws.parts.page_radix import PageRadixTree, RadixNode
+from reference_engine.laws.parts.page_radix import NO_PAGES, PageRadixTree, RadixNode
 from reference_engine.laws.parts.recency import Recency
 from reference_engine.laws.parts.slot_pool import SlotPool
 from reference_engine.laws.sglang.config import SglangConfig
@@ -25,8 +25,6 @@ class Pools:
         self.window = SlotPool(_pages(config.window_pool_tokens, config.page), "sliding-window pages")
         self.states = SlotPool(config.state_slots, "state slots")
         self.has_window = config.window is not None
-        self.dropped = 0
-        """Nodes, windows and states dropped so far."""
 
     def clear(self) -> None:
         """Everything is free."""
@@ -49,22 +47,22 @@ class Pools:
         PoolExhausted when there is not enough; what was dropped stays dropped then, as in SGLang.
         """
         self.make_room(room_tokens)
-        window_pages = pages if self.has_window else 0
         full = self.full.take(pages)
-        if self.window.lacking(window_pages):
+        if not self.has_window:
+            return full, NO_PAGES
+        if self.window.lacking(pages):
             self.full.give_back(full)
-        return full, self.window.take(window_pages)
+        return full, self.window.take(pages)
 
     def make_room(self, tokens: int) -> None:
         """Drop until `tokens` fit into the full-attention and the sliding-window pool, or nothing can go."""
         pages = -(-tokens // self.page)
-        window_pages = pages if self.has_window else 0
-        # Both targets are fixed first: dropping a leaf for the one pool helps the other.
-        lacking, window_lacking = self.full.lacking(pages), self.window.lacking(window_pages)
-        while lacking and self.full.lacking(pages) and (leaf := self.tree.oldest_leaf()) is not None:
+        # Known first: dropping a leaf for the one pool helps the other.
+        window_lacks = self.has_window and self.window.lacking(pages)
+        while self.full.lacking(pages) and (leaf := self.tree.oldest_leaf()) is not None:
             self.drop_leaf(leaf)
-        if window_lacking:
-            self._drop_from(self.tree.window_recency, self.window, window_pages)
+        if window_lacks:
+            self._drop_from(self.tree.window_recency, self.window, pages)
 
     def take_states(self, count: int) -> list[int]:
         """State slots, dropping the least recently used states when there are too few."""
@@ -78,7 +76,6 @@ class Pools:
 
     def drop_leaf(self, leaf: RadixNode) -> None:
         """A whole leaf goes."""
-        self.dropped += 1
         window, state = leaf.window, leaf.state
         self.tree.remove(leaf)
         self.full.give_back(leaf.pages)
@@ -89,7 +86,6 @@ class Pools:
 
     def drop_state(self, node: RadixNode) -> None:
         """A node stays without its state."""
-        self.dropped += 1
         self.give_back_state(self.tree.drop_state(node))
 
     def _drop_from(self, recency: Recency[RadixNode], pool: SlotPool, count: int) -> None:
@@ -98,7 +94,6 @@ class Pools:
             if self.tree.is_free_leaf(node):
                 self.drop_leaf(node)
             elif recency is self.tree.window_recency:
-                self.dropped += 1
                 self.window.give_back(self.tree.drop_window(node))
             else:
                 self.drop_state(node)
