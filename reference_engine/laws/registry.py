@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
-from reference_engine.laws import deepinfer, llama_cpp, sglang, tensorrt_llm, vllm, vllm_ascend
 from reference_engine.laws.base import Law
 from reference_engine.laws.entry import GROUPS, LawEntry
 from vocabulary.errors import UsageError
 
-LAWS: dict[str, LawEntry] = {
-    entry.id: entry
-    for system in (vllm, vllm_ascend, sglang, llama_cpp, tensorrt_llm, deepinfer)
-    for entry in system.ENTRIES
+SYSTEMS = {
+    "vllm": "vllm",
+    "vllm-ascend": "vllm_ascend",
+    "sglang": "sglang",
+    "llama.cpp": "llama_cpp",
+    "llama-cpp-python": "llama_cpp",
+    "tensorrt-llm": "tensorrt_llm",
+    "deepinfer": "deepinfer",
 }
+"""Where the laws are whose ids begin so, in the order in which they are listed."""
+
+
+class _Laws(Mapping[str, LawEntry]):
+    """A system is imported when one of its laws is asked for: simulations start a process for each."""
+
+    def __getitem__(self, law_id: str) -> LawEntry:
+        return self._of(SYSTEMS[law_id.partition("@")[0]])[law_id]
+
+    def __iter__(self) -> Iterator[str]:
+        for package in dict.fromkeys(SYSTEMS.values()):
+            yield from self._of(package)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @staticmethod
+    def _of(package: str) -> dict[str, LawEntry]:
+        entries: tuple[LawEntry, ...] = import_module(f"reference_engine.laws.{package}").ENTRIES
+        return {entry.id: entry for entry in entries}
+
+
+LAWS: Mapping[str, LawEntry] = _Laws()
 
 
 def make_law(law_id: str, options: Mapping[str, Any], *, pool_tokens: int | None = None) -> Law:
