@@ -11,6 +11,7 @@ different blocks behind one prefix differ. Generated tokens are a block of their
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -199,6 +200,16 @@ class Numbering:
             firsts[unknown] = np.arange(used + 1, used + 1 + new * step, step)
             table[blocks[unknown]] = firsts[unknown]
         return firsts, used + new * step
+
+    def known(self) -> Numbers:
+        """Where all the numbers begin that have been handed out, in no order."""
+        return np.concatenate([NO_NUMBERS, *(table[table != 0] for table in self._firsts.values())])
+
+    def move(self, moved: Callable[[Numbers], Numbers]) -> None:
+        """Numbers begin elsewhere now; 0: the block is forgotten, and gets others when it is seen again."""
+        for table in self._firsts.values():
+            known = np.flatnonzero(table)
+            table[known] = moved(table[known])
 
 
 class ChainedHistory:

@@ -16,6 +16,9 @@ import numpy as np
 from reference_engine.laws.base import PoolExhausted, Slots
 from reference_engine.laws.parts.chained import longer
 
+JOINED = 4096
+"""Blocks that are looked through at once for those that are still free."""
+
 
 class FreeQueue:
     """Blocks `1 .. num_blocks-1`; `num_blocks=None` never ends (prediction only)."""
@@ -30,7 +33,7 @@ class FreeQueue:
         self._runs: deque[tuple[Slots, int]] = deque()
         self._marks = np.zeros(1024 if self.num_blocks is None else self.num_blocks, np.int64)
         """References of a held block; of one in a run the run's number, which is negative; else 0."""
-        self._number = self._entries = self.free = 0
+        self._number = self._joined = self._entries = self.free = 0
         """`free`: blocks in the queue (of an endless one: those given back)."""
         self.seen = 1
         """Block numbers below this one exist."""
@@ -79,9 +82,10 @@ class FreeQueue:
 
     def prepend(self, blocks: Slots) -> None:
         """To the front; the first of them is handed out next. Nobody can share them before."""
-        self.free += len(blocks)
-        self._marks[blocks] = 0
-        self._front[:0] = blocks.tolist()
+        if len(blocks):
+            self.free += len(blocks)
+            self._marks[blocks] = 0
+            self._front[:0] = blocks.tolist()
 
     def shelve(self, blocks: Slots) -> None:
         """Neither held nor to be handed out."""
@@ -95,14 +99,14 @@ class FreeQueue:
         del self._front[:count]
         missing = count - len(taken[0])
         while missing and self._runs:
-            run, number = self._first_run(2 * missing)
-            live = (self._marks.take(run[: 2 * missing]) == number).nonzero()[0][:missing]
-            end = int(live[-1]) + 1 if len(live) == missing else min(2 * missing, len(run))
-            self._entries -= end
-            if end < len(run):
-                self._runs.appendleft((run[end:], number))
+            run, number = self._first_run()
+            part = run[:missing]
+            if len(run) > missing:
+                self._runs.appendleft((run[missing:], number))
+            live = part[self._marks.take(part) == number]
+            self._entries -= len(part)
             missing -= len(live)
-            taken.append(run[live])
+            taken.append(live)
         self.free -= count - missing
         if missing:
             taken.append(np.arange(self.seen, self.seen + missing))
@@ -129,18 +133,20 @@ class FreeQueue:
         live: Slots = blocks[self._marks.take(blocks) == numbers]
         return live
 
-    def _first_run(self, enough: int) -> tuple[Slots, int]:
-        """Take the first run out of the queue; where it is short, several are made one."""
+    def _first_run(self) -> tuple[Slots, int]:
+        """Take the first run out of the queue; several are made one, without what has left them, once in a while."""
         runs = [self._runs.popleft()]
-        size = len(runs[0][0])
-        if size >= enough or not self._runs:
+        if runs[0][1] == self._joined:
             return runs[0]
-        while self._runs and size < 32 * enough:
+        size = len(runs[0][0])
+        while self._runs and size < JOINED:
             runs.append(self._runs.popleft())
             size += len(runs[-1][0])
         live = self._live(runs)
         self._entries += len(live) - size
-        return self._run(live)
+        joined = self._run(live)
+        self._joined = joined[1]
+        return joined
 
     def _compact(self) -> None:
         """Drop outdated entries."""

@@ -89,23 +89,22 @@ class KeyedBlocks:
         if len(blocks):
             self.queue.share(blocks)
 
-    def give_back(self, blocks: Slots, *, sort: bool = True) -> None:
+    def give_back(self, blocks: Slots, *, sort: bool = True, blank: int | None = None) -> None:
         """Drop one reference each. Freed blocks queue at the end in this order; `sort`: those without a key in front.
 
-        No block may be listed twice.
+        No block may be listed twice. `blank`: how many of the first have no key, and they alone; None: not known.
         """
         if not len(blocks):
             return
         freed = self.queue.drop(blocks)
         if self.num_blocks is None or sort:
-            keyed = self._entry.take(freed) != 0
-            blank = len(freed) - int(np.count_nonzero(keyed))
-            if blank and not np.count_nonzero(keyed[:blank]):  # as most are: a prompt's end
-                self.queue.prepend(freed[:blank])
-                freed = freed[blank:]
-            elif blank:
+            if blank is None or len(freed) < len(blocks):
+                keyed = self._entry.take(freed) != 0
                 self.queue.prepend(freed[~keyed])
                 freed = freed[keyed]
+            else:
+                self.queue.prepend(freed[:blank])
+                freed = freed[blank:]
         if self.num_blocks is None:
             self.queue.shelve(freed)
         else:
@@ -121,11 +120,16 @@ class KeyedBlocks:
         """Tokens of the prefix that the block's first key stands for; None: it has no key."""
         return int(self._tokens[block]) if self._entry[block] else None
 
-    def publish(self, group: int, keys: Slots, blocks: Slots, tokens: Slots) -> None:
-        """Make blocks findable; a block that had a shorter prefix's key loses it (it has been filled since)."""
-        self.forget(blocks)
+    def publish(self, group: int, keys: Slots, blocks: Slots, tokens: Slots | None) -> None:
+        """Make blocks findable; a block that had a shorter prefix's key loses it (it has been filled since).
+
+        `tokens`: of the prefixes; None: no block has a key yet, and nobody will ask for `key_tokens`.
+        """
+        if tokens is not None:
+            self.forget(blocks)
+            self._tokens[blocks] = tokens
         entries = self._entries(group, keys)
-        self._entry[blocks], self._tokens[blocks] = entries, tokens
+        self._entry[blocks] = entries
         self._enter(entries, blocks)
 
     def publish_also(self, group: int, key: int, block: int, tokens: int) -> None:
@@ -191,6 +195,23 @@ class KeyedBlocks:
             others.remove(block)
         if not others:
             del self._others[entry]
+
+    def keys(self) -> Slots:
+        """All that blocks have; only where there is one group."""
+        keys: Slots = self._entry[self._entry != 0]
+        return keys
+
+    def renumber(self, moved: Callable[[Slots], Slots], count: int) -> None:
+        """Keys have other numbers, up to `count`; only where there is one group and nothing is remembered."""
+        assert self.groups == 1
+        assert not self.remembers
+        keyed, held = np.flatnonzero(self._entry), np.flatnonzero(self._holder)
+        self._entry[keyed] = moved(self._entry[keyed])
+        holder, self._holder = self._holder[held], NONE
+        self.grow_keys(count)
+        self._holder[moved(held)] = holder
+        others = moved(np.fromiter(self._others, np.int64)).tolist()
+        self._others = dict(zip(others, self._others.values(), strict=True))
 
     # -- books ---------------------------------------------------------------------------------------------------
 

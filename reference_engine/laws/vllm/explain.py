@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from reference_engine.laws.base import Expectation
 from reference_engine.laws.parts.chained import Tokens
@@ -16,8 +16,7 @@ CUT_CAUSES = {Kind.FULL: Cause.GRANULE, Kind.SWA: Cause.WINDOW, Kind.GDN: Cause.
 """Full attention keeps every whole block, so what it lacks without eviction lies inside a block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(NamedTuple):
     """A prompt and what the look-up gave."""
 
     ids: Tokens

@@ -7,7 +7,7 @@ sliding-window and Mamba managers) and v1/core/kv_cache_coordinator.py (the fixe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from reference_engine.laws.vllm.plan import GroupPlan, Plan
 from vocabulary.groups import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(NamedTuple):
     """What one kind of group offers."""
 
     length: int
@@ -30,16 +29,14 @@ class Reach:
     """Place of the key (in units) under which the last block is found, where the hit ends inside it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """One kind of group shortened the candidate."""
 
     kind: GroupPlan
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The outcome of a look-up."""
 
     hit: int

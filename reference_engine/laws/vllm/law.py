@@ -7,6 +7,12 @@
 
 Versions differ in what `switches` lists. Keys cover the whole prefix, the cache salt and the LoRA adapter. A request
 for prompt log-probabilities skips the look-up and still publishes.
+
+Memory, of prompts by the blocks of a trace, on top of 48 bytes per block of the pool: 12 bytes per distinct block of
+the trace and namespace, since whether a token is novel or was evicted needs the memory of all there was. Full attention
+alone in a bounded pool needs no more: keys that no block has any longer are forgotten (`_forget_keys`). Otherwise all
+keys stay: 9 bytes per unit and layer group, because what windows and states once had follows from nothing else. Prompts
+by tokens take 8 bytes per distinct token.
 """
 
 from __future__ import annotations
@@ -31,6 +37,8 @@ from vocabulary.engine import Feature, TokenRequest
 from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup
 
+KEYS = 1 << 17
+"""Keys that may wait before those without a block are forgotten."""
 SKIPS = frozenset({Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP})
 
 
@@ -65,8 +73,11 @@ class VllmLaw(Law):
         self.blocks = KeyedBlocks(plan.num_blocks, len(plan.groups), remembers=not plan.plain)
         self.finder = Finder(plan, self.blocks)
         self.chunks_bind = not plan.plain
+        self._admits_all = plan.plain and not plan.drafts
+        """Whether the admission takes all blocks that prefill needs, however it is cut."""
         self.history = History()
         self._leases: set[Lease] = set()
+        self._most_keys = KEYS if plan.plain and plan.num_blocks is not None else None
 
     # -- life cycle ------------------------------------------------------------------------------------------------
 
@@ -102,6 +113,8 @@ class VllmLaw(Law):
         length = lease.request.prompt_len
         if lease.computed_len >= length:
             return length
+        if self._admits_all:
+            return min(lease.computed_len + self.plan.budget, length)
         if held.planned is None or held.planned.start != lease.computed_len:
             step = prefill_step(self.plan, length, lease.computed_len, held.junction, first=held.first)
             self._take(held, step)
@@ -112,7 +125,8 @@ class VllmLaw(Law):
         """Publish what is finished. Steps that the caller cut differently get their blocks here."""
         held = _held(lease)
         if end > lease.computed_len:
-            if held.planned is None or held.planned.end < end:
+            planned = held.planned is not None and held.planned.end >= end
+            if not planned and not (self._admits_all and end <= lease.request.prompt_len):
                 self._take(held, Step(lease.computed_len, end, end))
             self._publish(lease, held, end)
             lease.computed_len, held.planned, held.first = end, None, False
@@ -131,6 +145,8 @@ class VllmLaw(Law):
         self.history.add(lease.ids[: lease.computed_len], held.space)
         for table in held.tables:
             table.release()
+        if self._most_keys is not None and self.radix.count > self._most_keys:
+            self._most_keys = self._forget_keys()
 
     def finish(self, request: TokenRequest, output_ids: Sequence[int]) -> None:
         """One decode step per generated token but the last, which no engine computes."""
@@ -235,6 +251,16 @@ class VllmLaw(Law):
             return 0
         return found.longest if found.longest > found.hit else 0
 
+    def _forget_keys(self) -> int:
+        """Forget keys that neither a block nor a lease has; gives how many there may be the next time."""
+        leases = [_held(lease) for lease in self._leases]
+        numbers = self.radix.keep(np.concatenate([self.blocks.keys(), *(held.keys for held in leases)]))
+        if numbers is not None:
+            self.blocks.renumber(numbers, numbers.count)
+            for held in leases:
+                held.keys = numbers(held.keys)
+        return max(KEYS, 2 * self.radix.count)
+
     def _check_room(self, held: Held, found: Found | None, length: int) -> None:
         """PoolExhausted where the engine would not admit the request."""
         plan = self.plan
@@ -255,9 +281,6 @@ class VllmLaw(Law):
         slots = step.target + plan.draft_slots
         if plan.context is not None:
             slots = min(slots, plan.context)
-        if plan.plain and slots <= held.tables[0].size * plan.unit:
-            held.planned = step  # the admission took the blocks
-            return
         if not held.first:
             for table in held.tables:
                 table.retire(step.start)

@@ -6,7 +6,7 @@ because it decides which blocks are handed out, and so what is evicted, in a bou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Publishing:
+class Publishing(NamedTuple):
     """What a step may publish."""
 
     tokens: int
@@ -136,7 +135,8 @@ class GroupTable:
     def release(self) -> None:
         """The request is over."""
         sort = self.plan.switches.sorts_freed or self.kind.kind is Kind.SWA
-        self.blocks.give_back(self._held(self.table)[::-1], sort=sort)
+        blank = self.size - self.published if self.plan.plain else None
+        self.blocks.give_back(self._held(self.table)[::-1], sort=sort, blank=blank)
         self.table, self.partial = NONE, None
 
     # -- what the kinds change -------------------------------------------------------------------------------------
@@ -158,6 +158,9 @@ class GroupTable:
             return
         self.published = stop
         blocks, keys = self.table[start:stop], what.keys[(start + 1) * per - 1 : stop * per : per]
+        if self.plan.plain:
+            self.blocks.publish(self.member, keys, blocks, None)
+            return
         tokens = np.arange((start + 1) * self.block, (stop + 1) * self.block, self.block)
         mask = self._mask(start, stop, what)
         if self.gaps:
