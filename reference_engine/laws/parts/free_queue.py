@@ -33,6 +33,8 @@ class FreeQueue:
         self._runs: deque[tuple[Slots, int]] = deque()
         self._marks = np.zeros(1024 if self.num_blocks is None else self.num_blocks, np.int64)
         """References of a held block; of one in a run the run's number, which is negative; else 0."""
+        self.held = 0
+        """References in all."""
         self._number = self._joined = self._entries = self.free = 0
         """`free`: blocks in the queue (of an endless one: those given back)."""
         self.seen = 1
@@ -45,21 +47,26 @@ class FreeQueue:
 
     def share(self, blocks: Slots) -> None:
         """One more reference each; a block that was free leaves the queue."""
-        marks = self._marks.take(blocks)
-        free = int(np.count_nonzero(marks < 0))
-        self._marks[blocks] = 1 if free == len(blocks) else np.maximum(marks, 0) + 1
+        if self.held == 0 and self.num_blocks is not None:  # so all of them are free: no need to look
+            free = len(blocks)
+            self._marks[blocks] = 1
+        else:
+            marks = self._marks.take(blocks)
+            free = int(np.count_nonzero(marks < 0))
+            self._marks[blocks] = np.maximum(marks, 0) + 1
+        self.held += len(blocks)
         self.free -= free
         if self._entries > 4 * self.free + 4096:
             self._compact()
 
     def drop(self, blocks: Slots) -> Slots:
         """One reference less each; gives those left without any, which the caller has to queue or to shelve."""
-        marks = self._marks.take(blocks)
-        last = marks == 1
-        if np.count_nonzero(last) == len(blocks):
+        self.held -= len(blocks)
+        if self.held == 0:  # so these were all the references there are
             return blocks
-        self._marks[blocks] = marks - 1
-        freed: Slots = blocks[last]
+        marks = self._marks.take(blocks) - 1
+        self._marks[blocks] = marks
+        freed: Slots = blocks[marks == 0]
         return freed
 
     def queued(self, blocks: Slots) -> int:
@@ -115,6 +122,7 @@ class FreeQueue:
                 self._marks = longer(self._marks, self.seen)
         blocks = np.concatenate(taken)
         self._marks[blocks] = 1
+        self.held += count
         return blocks
 
     def blocks(self) -> Slots:

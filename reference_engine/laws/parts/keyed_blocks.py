@@ -224,6 +224,7 @@ class KeyedBlocks:
         counts = np.bincount(held(), minlength=len(references))
         counts[0] = 0
         assert np.array_equal(counts[: len(references)], references), "references do not match the owners' tables"
+        assert references.sum() == self.queue.held, "references miscounted"
         assert len(np.unique(queued)) == len(queued) == self.queue.free, "block queued twice"
         assert not references[queued].any(), "block both free and held"
         if self.num_blocks is not None:

@@ -136,7 +136,7 @@ class GroupTable:
         """The request is over."""
         sort = self.plan.switches.sorts_freed or self.kind.kind is Kind.SWA
         blank = self.size - self.published if self.plan.plain else None
-        self.blocks.give_back(self._held(self.table)[::-1], sort=sort, blank=blank)
+        self.blocks.give_back(self._held(self.table)[::-1].copy(), sort=sort, blank=blank)
         self.table, self.partial = NONE, None
 
     # -- what the kinds change -------------------------------------------------------------------------------------
