@@ -4,8 +4,8 @@ Source: vLLM 0.23.0 to 0.33.0, v1/core/block_pool.py. A key is found per layer g
 blocks (a prompt of whole blocks recomputes its last one); the oldest answers. A block may carry more than one key
 (a prompt's tail inside a block, vLLM 0.26.0 and later). A block loses its keys when it is handed out again.
 
-A key and a layer group make an entry, `key * groups + group`. Memory: 8 bytes per entry and 40 per block of the pool;
-one more per entry where the pool remembers what it ever held.
+A key and a layer group make an entry, `key * groups + group`. Memory: 8 bytes per entry, one more where the pool
+remembers what it ever held, and up to 56 per block (24 of tables, four places of 8 in the queue).
 """
 
 from __future__ import annotations
