@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reference_engine.laws.memory import Moves, Room, Slots
-from reference_engine.laws.parts.chained import Chained, Tokens
+from reference_engine.laws.parts.chained import Chained, ChainedRequest, Tokens
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 from vocabulary.ledger import Cause, Ledger
@@ -81,8 +81,8 @@ class Lease:
         """Tokens so far: prompt and generated."""
         self.ids: Any
         """Prompt and output in the form of the prompt: an array of `prompt_len + max_tokens`, or a chain."""
-        if isinstance(ids, Chained):
-            self.ids = ids.whole()
+        if isinstance(request, ChainedRequest):
+            self.ids = request.chain
         else:
             self.ids = np.empty(self.length + request.max_tokens, np.int32)
             self.ids[: self.length] = request.array if ids is None else ids

@@ -56,10 +56,6 @@ class Chained:
         """Each token with its successor, one less."""
         return self._view(self.start, max(self.stop - 1, self.start), 1)
 
-    def whole(self) -> Chained:
-        """Prompt and output from the begin on."""
-        return self._view(0, self.capacity, 0)
-
     def copy(self) -> Chained:
         """The same, with the blocks of nothing else; a part of a long prompt does not keep all of it."""
         copied = self._view(self.start, self.stop, self.ahead)
