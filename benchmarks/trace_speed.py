@@ -6,7 +6,8 @@ Ours: `one pass` is plain full attention in blocks of 16 tokens, every pool size
 them (`simulate --curve`); the others are whole laws with pools, a ledger per request, blocks by `Law.send`.
 `imports_%` and `reading_%` are their shares of `cpu_s`: a process that only imports, and one that also reads the trace
 and numbers its blocks; the rest is the law, or the pass, with its ledgers.
-`requests` rows of one kind show that cost is linear and memory bounded; HITPARITY_TRACE_REQUESTS adds a longer one.
+`requests` rows of one kind, of the pass and of a whole law, show that cost is linear and memory bounded;
+HITPARITY_TRACE_REQUESTS adds longer ones.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LAWS: dict[str, tuple[str, dict[str, int]]] = {
     "sglang@0.5.23, page 16": ("sglang@0.5.23", {"page_size": 16, "max_total_tokens": POOL * 16}),
     "llama.cpp, 8 slots": ("llama.cpp", {"n_parallel": 8}),
 }
+LONG = "vllm@0.32, 16-token blocks"
 LAW = """
 import sys
 from pathlib import Path
@@ -102,14 +104,12 @@ def measure() -> list[Row]:
                 row["reading_%"] = round(100 * reading / cpu)
         for count in (3_000, 24_000, *_more()):
             longer, tokens = _trace(folder, count)
-            rows.append(
-                _row(
-                    "hitparity one pass",
-                    count,
-                    tokens,
-                    [_run([sys.executable, "-c", ONE_PASS, str(longer), str(POOL)])],
-                )
-            )
+            law, options = LAWS[LONG]
+            for name, arguments in (
+                ("hitparity one pass", [ONE_PASS, str(longer), str(POOL)]),
+                (f"hitparity {LONG}", [LAW, str(longer), law, json.dumps(options), str(folder / "cell")]),
+            ):
+                rows.append(_row(name, count, tokens, [_run([sys.executable, "-c", *arguments])]))
             longer.unlink()
     return rows
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,7 +58,8 @@ def run_job(job: Job, folder: Path, *, requests: bool = True, progress: Progress
                 progress(done)
     if not done:
         raise UsageError(f"{job.trace.path}: holds no request")
-    for bucket in buckets.made:
+    made = buckets.made()
+    for bucket in made:
         totals.add(bucket)
     result = CellResult(
         schema="hitparity.simulation/1",
@@ -74,7 +76,7 @@ def run_job(job: Job, folder: Path, *, requests: bool = True, progress: Progress
         split_ids=reader.split_ids,
         first_refusal=refusal or None,
         totals=totals,
-        buckets=buckets.made,
+        buckets=made,
     )
     write_timing(folder / TIMING_FILE, time.monotonic() - started, time.process_time() - cpu, done)
     write_manifest(folder / RESULT_FILE, result)
@@ -91,13 +93,23 @@ def write_timing(path: Path, seconds: float, cpu: float, requests: int) -> None:
         )
 
 
+@dataclass(slots=True)
+class _Sums:
+    """What a `Bucket` says, quicker to count in than the model it becomes."""
+
+    requests: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    by_cause: dict[Cause, int] = field(default_factory=dict)
+
+
 class Buckets:
     """Totals over time, as requests come."""
 
     def __init__(self, job: Job) -> None:
         self._seconds, self._requests = job.bucket_s, job.bucket_requests
-        self.made: list[Bucket] = []
-        self._by_start: dict[int, int] = {}
+        self._sums: dict[int, _Sums] = {}
 
     def count(self, number: int, fed: Fed, expectation: Expectation | None) -> None:
         """Request `number` (from 0) is over; None: it was refused."""
@@ -107,20 +119,22 @@ class Buckets:
             raise UsageError(f"line {fed.line} has no arrival time: totals by seconds need one; use --bucket-requests")
         else:
             start = fed.arrival_ns // SECOND // self._seconds * self._seconds
-        place = self._by_start.get(start)
-        if place is None:
-            place = self._by_start[start] = len(self.made)
-            self.made.append(Bucket(start=start))
-        bucket = self.made[place]
+        sums = self._sums.get(start)
+        if sums is None:
+            sums = self._sums[start] = _Sums()
         if expectation is None:
-            bucket.refused += 1
+            sums.refused += 1
             return
-        bucket.requests += 1
-        bucket.prompt_tokens += fed.request.prompt_len
-        bucket.output_tokens += len(fed.outputs) - 1
-        tokens = bucket.by_cause
+        sums.requests += 1
+        sums.prompt_tokens += fed.request.prompt_len
+        sums.output_tokens += len(fed.outputs) - 1
+        tokens = sums.by_cause
         for interval in expectation.ledger.intervals:
             tokens[interval.cause] = tokens.get(interval.cause, 0) + interval.end - interval.start
+
+    def made(self) -> list[Bucket]:
+        """In the order in which the first request of each came."""
+        return [Bucket(start=start, **asdict(sums)) for start, sums in self._sums.items()]
 
 
 class Rows:

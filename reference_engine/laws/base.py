@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reference_engine.laws.memory import Moves, Room, Slots
-from reference_engine.laws.parts.chained import Chained, Tokens
+from reference_engine.laws.parts.chained import Chained, ChainedRequest, Tokens
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 from vocabulary.ledger import Cause, Ledger
@@ -77,16 +77,15 @@ class Lease:
     def __init__(self, request: TokenRequest, expectation: Expectation, ids: Tokens | None = None) -> None:
         """`ids`: the prompt in its form, where the law has it already."""
         self.request, self.expectation = request, expectation
-        capacity = request.prompt_len + request.max_tokens
-        self.ids: Any
-        """Prompt and output in the form of the prompt: an array of `prompt_len + max_tokens`, or a chain."""
-        if isinstance(ids, Chained):
-            self.ids = ids.whole()
-        else:
-            self.ids = np.empty(capacity, np.int32)
-            self.ids[: request.prompt_len] = request.array if ids is None else ids
         self.length = request.prompt_len
         """Tokens so far: prompt and generated."""
+        self.ids: Any
+        """Prompt and output in the form of the prompt: an array of `prompt_len + max_tokens`, or a chain."""
+        if isinstance(request, ChainedRequest):
+            self.ids = request.chain
+        else:
+            self.ids = np.empty(self.length + request.max_tokens, np.int32)
+            self.ids[: self.length] = request.array if ids is None else ids
         self.computed_len = expectation.position_start
         """Positions that have KV."""
         self.valid_from = 0
@@ -182,8 +181,9 @@ class Law(ABC):
         if request.media and not self.can_media:
             raise LawDoesNotCover(f"{self.id}: images and other items in a prompt are not covered")
         lease = self.admit(request)
+        length = lease.length
         try:
-            while lease.computed_len < request.prompt_len:
+            while lease.computed_len < length:
                 self.computed(lease, self.chunk_end(lease))
         except LawDoesNotCover:
             self.release(lease)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reference_engine.laws.base import Lease
 from reference_engine.laws.parts.chained import Chained, chained_request
 from reference_engine.laws.parts.history import common_prefix
 from reference_engine.laws.registry import make_law
+from reference_engine.laws.vllm.law import VllmLaw
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 
@@ -100,3 +102,36 @@ def test_a_law_that_compares_tokens_refuses_blocks() -> None:
         law.send(chained_request("1", np.array([1, 2]), 16, 32, 1))
     with pytest.raises(TypeError, match="give this law its tokens"):
         make_law("llama-cpp-python@0.3", {}).send(chained_request("1", np.array([1, 2]), 16, 32, 1))
+
+
+@pytest.mark.parametrize("law_id", ["vllm@0.32", "vllm@0.33"])
+def test_a_bounded_pool_forgets_keys_and_nothing_else(monkeypatch: pytest.MonkeyPatch, law_id: str) -> None:
+    options = {"block_size": 16, "num_blocks": 120, "num_speculative_tokens": 1}
+    keeping = make_law(law_id, options)
+    monkeypatch.setattr("reference_engine.laws.vllm.law.KEYS", 0)
+    forgetting = make_law(law_id, options)
+    assert isinstance(keeping, VllmLaw) and isinstance(forgetting, VllmLaw)
+    open_leases: list[tuple[VllmLaw, Lease]] = []
+    for number, (blocks, length, _, count) in enumerate(traffic(5, 64, 400), start=1):
+        request = chained_request(str(number), blocks, 64, length, number, count)
+        said = []
+        for law in (keeping, forgetting):
+            try:
+                if number % 40 == 0:  # a request that stays, with its keys
+                    lease = law.admit(request)
+                    said.append(lease.expectation)
+                    open_leases.append((law, lease))
+                else:
+                    said.append(law.send(request))
+                    law.finish(request, (OUTPUTS + number,) * count)
+            except LawDoesNotCover as error:
+                said.append(str(error))
+        assert said[0] == said[1]
+        if number % 40 == 20:
+            while open_leases:
+                law, lease = open_leases.pop()
+                law.computed(lease, lease.request.prompt_len)
+                law.release(lease)
+    keeping.check_integrity()
+    forgetting.check_integrity()
+    assert 3 * forgetting.radix.count < keeping.radix.count, (forgetting.radix.count, keeping.radix.count)

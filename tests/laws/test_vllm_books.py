@@ -51,14 +51,14 @@ def test_keys_are_separate_per_namespace() -> None:
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["take", "append", "prepend", "remove"]), st.integers(1, 4)), max_size=60
+    st.tuples(st.sampled_from(["take", "append", "prepend", "share"]), st.integers(1, 4)), max_size=60
 )
 
 
 @given(OPERATIONS)
 @settings(deadline=None)
 def test_free_queue_is_a_queue(operations: list[tuple[str, int]]) -> None:
-    queue, plain, out = FreeQueue(12), list(range(1, 12)), []
+    queue, plain, out, front = FreeQueue(12), list(range(1, 12)), [], set[int]()
     for name, count in operations:
         if name == "take":
             if count > len(plain):
@@ -69,15 +69,16 @@ def test_free_queue_is_a_queue(operations: list[tuple[str, int]]) -> None:
             assert taken == plain[:count]
             del plain[:count]
             out += taken
-        elif name == "remove":
-            gone = plain[1 : 1 + count]
-            queue.remove(np.asarray(gone, np.int64))
+        elif name == "share":  # what was put in front cannot be found
+            gone = [block for block in plain if block not in front][1 : 1 + count]
+            queue.share(np.asarray(gone, np.int64))
             plain = [block for block in plain if block not in gone]
             out += gone
         else:
             back, out = out[:count], out[count:]
             getattr(queue, name)(np.asarray(back, np.int64))
             plain = plain + back if name == "append" else back + plain
+            front = front - set(back) if name == "append" else front | set(back)
         assert queue.blocks().tolist() == plain and queue.free == len(plain)
 
 

@@ -11,7 +11,9 @@ different blocks behind one prefix differ. Generated tokens are a block of their
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ from vocabulary.errors import LawDoesNotCover
 
 Numbers = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
+Number = TypeVar("Number", bound=np.generic)
 NO_NUMBERS: Numbers = np.empty(0, np.int64)
 
 
@@ -40,6 +43,10 @@ class Chained:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    def prompt(self) -> Chained:
+        """Without generated tokens."""
+        return self._view(0, self.prompt_len, 0)
+
     def __getitem__(self, part: slice) -> Chained:
         """A part, with a step of 1 and no negative ends."""
         first, last, _ = part.indices(self.stop - self.start)
@@ -48,10 +55,6 @@ class Chained:
     def pairs(self) -> Chained:
         """Each token with its successor, one less."""
         return self._view(self.start, max(self.stop - 1, self.start), 1)
-
-    def whole(self) -> Chained:
-        """Prompt and output from the begin on."""
-        return self._view(0, self.capacity, 0)
 
     def copy(self) -> Chained:
         """The same, with the blocks of nothing else; a part of a long prompt does not keep all of it."""
@@ -104,9 +107,9 @@ class Chained:
         `firsts`: where the numbers of each block begin, of which it needs `per_block`.
         """
         block, inside = self.block_len, self.units(unit, lookahead)
+        numbers: Numbers
         if block % unit == 0 and not lookahead:
-            per = block // unit
-            numbers: Numbers = (firsts[: -(-inside // per), None] + np.arange(per)).reshape(-1)[:inside]
+            numbers = (firsts[:, None] + np.arange(block // unit)).reshape(-1)[:inside]
         else:
             ends = np.arange(1, inside + 1) * unit + (lookahead - 1)
             numbers = firsts[ends // block] + ends % block // unit
@@ -162,7 +165,7 @@ def chained_request(
 def sequence(request: TokenRequest) -> Ids | Chained:
     """The prompt in the form the request has."""
     if isinstance(request, ChainedRequest):
-        return request.chain[: request.chain.prompt_len]
+        return request.chain.prompt()
     return request.array
 
 
@@ -174,35 +177,42 @@ def tokens_of(given: Tokens, who: str) -> Ids:
 
 
 class Numbering:
-    """Begin of the numbers of every block, by namespace: handed out when a block is first seen."""
+    """Begin of the numbers of every block, by namespace: handed out when a block is first seen. 8 bytes per block."""
 
     def __init__(self) -> None:
         self._firsts: dict[object, Numbers] = {}
 
     def firsts(self, namespace: object, blocks: Numbers, step: int, used: int) -> tuple[Numbers, int]:
-        """Where the numbers of these blocks begin, and how many numbers are used then; `used` are by now.
-
-        Blocks of one request are seen in order, so those without numbers are its last ones.
-        """
-        table = self._firsts.get(namespace)
-        most = int(blocks.max(initial=0))
-        if table is None or most >= len(table):
-            have = 0 if table is None else len(table)
-            wider = np.zeros(max(2 * have, most + 1, 1024), np.int64)
-            if table is not None:
-                wider[:have] = table
-            table = self._firsts[namespace] = wider
-        firsts = table[blocks]
-        known = len(firsts) if not len(firsts) or firsts[-1] else int((firsts == 0).argmax())
-        new = len(firsts) - known
+        """Where the numbers of these blocks begin, and how many numbers are used then; `used` are by now."""
+        table = self._firsts.get(namespace, NO_NUMBERS)
+        try:
+            firsts = table.take(blocks)
+        except IndexError:
+            table = self._firsts[namespace] = longer(table, int(blocks.max()) + 1)
+            firsts = table.take(blocks)
+        new = len(firsts) - int(np.count_nonzero(firsts))
         if new:
-            firsts[known:] = used + 1 + np.arange(new) * step
-            table[blocks[known:]] = firsts[known:]
+            unknown = firsts == 0
+            firsts[unknown] = np.arange(used + 1, used + 1 + new * step, step)
+            table[blocks[unknown]] = firsts[unknown]
         return firsts, used + new * step
+
+    def known(self) -> Numbers:
+        """Where all the numbers begin that have been handed out, in no order."""
+        return np.concatenate([NO_NUMBERS, *(table[table != 0] for table in self._firsts.values())])
+
+    def move(self, moved: Callable[[Numbers], Numbers]) -> None:
+        """Numbers begin elsewhere now; 0: the block is forgotten, and gets others when it is seen again."""
+        for table in self._firsts.values():
+            known = np.flatnonzero(table)
+            table[known] = moved(table[known])
 
 
 class ChainedHistory:
-    """How much of every block has been computed; the longest common prefix with all that was added."""
+    """How much of every block has been computed; the longest common prefix with all that was added.
+
+    Whether a token is novel needs the memory of everything: 4 bytes per block.
+    """
 
     def __init__(self) -> None:
         self._computed: npt.NDArray[np.int32] = np.zeros(1024, np.int32)
@@ -220,17 +230,23 @@ class ChainedHistory:
         """All of it has been computed."""
         length, block = min(chain.stop, chain.prompt_len), chain.block_len
         whole, rest = divmod(length, block)
-        self._of(chain.blocks)
-        self._computed[chain.blocks[:whole]] = block
+        blocks = chain.blocks[: whole + (rest > 0)]
+        computed = self._of(blocks)
+        computed[:whole] = block
         if rest:
-            last = int(chain.blocks[whole])
-            self._computed[last] = max(rest, int(self._computed[last]))
+            computed[whole] = max(rest, computed.item(whole))
+        self._computed[blocks] = computed
 
     def _of(self, blocks: Numbers) -> npt.NDArray[np.int32]:
         try:
-            return self._computed[blocks]
+            return self._computed.take(blocks)
         except IndexError:
-            wider = np.zeros(max(2 * len(self._computed), int(blocks.max()) + 1), np.int32)
-            wider[: len(self._computed)] = self._computed
-            self._computed = wider
-            return self._computed[blocks]
+            self._computed = longer(self._computed, int(blocks.max()) + 1)
+            return self._computed.take(blocks)
+
+
+def longer(table: npt.NDArray[Number], size: int) -> npt.NDArray[Number]:
+    """The table with at least `size` elements, the new ones 0."""
+    wider = np.zeros(max(2 * len(table), size, 1024), table.dtype)
+    wider[: len(table)] = table
+    return wider

@@ -86,7 +86,8 @@ class History:
     def lcp_elsewhere(self, ids: Tokens, namespace: str | None = None) -> int:
         """Longest common prefix with any sequence of the other namespaces."""
         if isinstance(ids, Chained):
-            return max((each.lcp(ids) for name, each in self._chained.items() if name != namespace), default=0)
+            others = [each for name, each in self._chained.items() if name != namespace]
+            return max([each.lcp(ids) for each in others]) if others else 0
         return max((tree.lcp(ids) for name, tree in self._trees.items() if name != namespace), default=0)
 
     def add(self, ids: Tokens, namespace: str | None = None) -> None:

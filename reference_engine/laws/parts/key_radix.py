@@ -29,8 +29,31 @@ class _Node:
         self.children: dict[bytes, _Node] = {}
 
 
+class Renumbering:
+    """New numbers for the keys that are kept: each block of a trace has a range of them, kept or dropped whole."""
+
+    def __init__(self, firsts: Slots, count: int, used: Slots) -> None:
+        """`firsts`: where the ranges of the keys `1 .. count` begin; those with a `used` key are kept."""
+        self._firsts = np.sort(firsts)
+        kept = np.zeros(len(firsts), np.bool_)
+        kept[self._ranges(used)] = True
+        sizes = np.diff(self._firsts, append=count + 1) * kept
+        self.count = int(sizes.sum())
+        """Keys by now."""
+        self._begins = (np.cumsum(sizes) - sizes + 1) * kept
+
+    def __call__(self, keys: Slots) -> Slots:
+        """The numbers of keys, none of them 0; 0: dropped."""
+        at = self._ranges(keys)
+        begins = self._begins[at]
+        return np.where(begins > 0, begins + keys - self._firsts[at], 0)
+
+    def _ranges(self, keys: Slots) -> Slots:
+        return np.searchsorted(self._firsts, keys, "right") - 1
+
+
 class KeyRadix:
-    """Keys of prefixes, counted from 1; they stay valid until `clear`."""
+    """Keys of prefixes, counted from 1; they stay valid until `clear` or `keep`."""
 
     def __init__(self, unit: int, lookahead: int = 0) -> None:
         self.unit, self.lookahead = unit, lookahead
@@ -71,6 +94,18 @@ class KeyRadix:
             runs.append(np.arange(child.first_key, child.first_key + common // unit))
             node, depth = child, depth + common
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+    def keep(self, used: Slots) -> Renumbering | None:
+        """Forget blocks of a trace with none of the keys `used`; whoever holds others has to renumber them.
+
+        None: prompts came as tokens, and keep their keys.
+        """
+        if self._roots:
+            return None
+        numbers = Renumbering(self._numbering.known(), self.count, used)
+        self._numbering.move(numbers)
+        self.count = numbers.count
+        return numbers
 
     def _chained_keys(self, ids: Chained, namespace: Hashable) -> Slots:
         """Every block has a range of numbers, and the output of a request another."""

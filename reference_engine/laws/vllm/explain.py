@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from reference_engine.laws.base import Expectation
 from reference_engine.laws.parts.chained import Tokens
 from reference_engine.laws.parts.history import History
-from reference_engine.laws.vllm.find import Found
+from reference_engine.laws.vllm.find import Cut
 from reference_engine.laws.vllm.plan import GroupPlan, Plan
 from vocabulary.groups import Kind
 from vocabulary.ledger import Cause, Ledger
@@ -16,17 +16,20 @@ CUT_CAUSES = {Kind.FULL: Cause.GRANULE, Kind.SWA: Cause.WINDOW, Kind.GDN: Cause.
 """Full attention keeps every whole block, so what it lacks without eviction lies inside a block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(NamedTuple):
     """A prompt and what the look-up gave."""
 
     ids: Tokens
     space: str
     length: int
-    found: Found | None
+    hit: int | None
     """None: the look-up was skipped."""
-    unevicted: Found | None
-    """The same as if nothing had been evicted; None where nothing has been."""
+    longest: int
+    """Deepest single result."""
+    cuts: tuple[Cut, ...]
+    """What shortened the hit, or would have if nothing had been evicted."""
+    evicted: bool
+    """Whether anything has been."""
     alone: dict[str, int]
     """Reuse each kind of group alone would allow, by its text."""
     backed: int
@@ -35,36 +38,29 @@ class Looked:
 
 def explain(plan: Plan, history: History, looked: Looked) -> Expectation:
     """The expectation of one request."""
-    hit = looked.found.hit if looked.found else 0
-    lcp = history.lcp(looked.ids, looked.space)
-    elsewhere = history.lcp_elsewhere(looked.ids, looked.space)
-    cap = min(lcp, looked.length - 1)
-    align = plan.alignment
-    ceilings = [
-        (Cause.NOVEL, max(lcp, elsewhere)),
-        (Cause.NAMESPACE, lcp),
-        (Cause.LAST_TOKEN, looked.length - 1),
-    ]
-    if looked.found is None:
+    hit, align = looked.hit or 0, plan.alignment
+    lcp, last = history.lcp(looked.ids, looked.space), looked.length - 1
+    elsewhere, cap = history.lcp_elsewhere(looked.ids, looked.space), min(lcp, last)
+    ceilings = [(Cause.NOVEL, max(lcp, elsewhere)), (Cause.NAMESPACE, lcp), (Cause.LAST_TOKEN, last)]
+    if looked.hit is None:
         ceilings.append((Cause.DISABLED, 0))
     else:
         ceilings += [(Cause.GRANULE, cap // plan.unit * plan.unit), (Cause.ALIGNMENT, cap // align * align)]
         if plan.lookahead:
-            ceilings.append((Cause.SUCCESSOR, min(lcp - plan.lookahead, looked.length - 1) // align * align))
-        ceilings += [(Cause.SPEC_DROP, _after_drop(plan, kind, lcp, looked)) for kind in plan.kinds if kind.eagle]
-        cuts = (looked.unevicted or looked.found).cuts
-        ceilings += [(CUT_CAUSES[cut.kind.kind], cut.length) for cut in cuts]
-        if looked.unevicted is not None:
+            ceilings.append((Cause.SUCCESSOR, min(lcp - plan.lookahead, last) // align * align))
+        if plan.drop:
+            ceilings += [(Cause.SPEC_DROP, _after_drop(plan, kind, lcp, looked)) for kind in plan.kinds if kind.eagle]
+        ceilings += [(CUT_CAUSES[cut.kind.kind], cut.length) for cut in looked.cuts]
+        if looked.evicted:
             ceilings.append((Cause.EVICTED, hit))
     # A hit that full attention does not back lies above the ceilings of the sound rule.
-    ledger = Ledger.waterfall(looked.length, [(cause, max(hit, ceiling)) for cause, ceiling in ceilings])
-    longest = looked.found.longest if looked.found and plan.switches.junctions and plan.hybrid else hit
+    sound = [(cause, ceiling if ceiling > hit else hit) for cause, ceiling in ceilings]
     return Expectation(
         hit_len=hit,
         position_start=hit,
-        ledger=ledger,
+        ledger=Ledger.waterfall(looked.length, sound),
         per_group=looked.alone,
-        junction=max(hit, longest // align * align),
+        junction=max(hit, looked.longest // align * align),
         backed_len=looked.backed if looked.backed < hit else None,
     )
 

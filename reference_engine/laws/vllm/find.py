@@ -7,47 +7,49 @@ sliding-window and Mamba managers) and v1/core/kv_cache_coordinator.py (the fixe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from reference_engine.laws.base import Slots
-from reference_engine.laws.parts.keyed_blocks import KeyedBlocks, Mask
+from reference_engine.laws.parts.keyed_blocks import NONE, KeyedBlocks, Mask
 from reference_engine.laws.vllm.plan import GroupPlan, Plan
 from vocabulary.groups import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(NamedTuple):
     """What one kind of group offers."""
 
     length: int
     """Tokens."""
-    table: Slots
-    """Which of the group's blocks the hit stands on, as indices into the prompt's blocks; others are not held."""
+    start: int
+    stop: int
+    """The hit stands on the group's blocks `start .. stop-1` of the prompt; those in front are not held."""
     tail_key: int | None = None
     """Place of the key (in units) under which the last block is found, where the hit ends inside it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """One kind of group shortened the candidate."""
 
     kind: GroupPlan
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The outcome of a look-up."""
 
     hit: int
-    reaches: dict[str, Reach]
-    """By the text of the kind."""
     cuts: tuple[Cut, ...]
     """In the order in which they shortened the candidate."""
     longest: int
     """Deepest single result; beyond the hit it marks the junction."""
+    blocks: list[Slots]
+    """What the hit stands on, by group; 0 where none is held."""
+
+
+Agreed = tuple[int, dict[str, Reach], tuple[Cut, ...], int]
+"""Hit, what each kind offers by its text, cuts in order, and the deepest single result."""
 
 
 class Finder:
@@ -66,14 +68,37 @@ class Finder:
             case Kind.GDN:
                 return self._state(kind, keys, bound, ever=ever)
 
-    def find(self, keys: Slots, prompt_len: int, *, ever: bool = False) -> Found:
-        """The hit all groups agree on; `ever`: as if nothing had been evicted."""
+    def find(self, keys: Slots, prompt_len: int) -> Found:
+        """The hit all groups agree on."""
         plan, cap = self.plan, prompt_len - 1
-        if not plan.hybrid:
-            kind = plan.kinds[0]
-            reach = self.reach(kind, keys, cap, drop=kind.eagle, ever=ever)
-            return Found(reach.length, {kind.text: reach}, (Cut(kind, reach.length),), reach.length)
-        return self._agree(keys, cap, ever=ever)
+        if plan.plain:
+            kind, held = plan.kinds[0], self.blocks.holders(0, keys[: cap // plan.unit])
+            run = _leading(held != 0)
+            if run and kind.eagle:
+                run -= 1
+            return Found(run * plan.unit, (Cut(kind, run * plan.unit),), 0, [held[:run]])
+        hit, reaches, cuts, longest = self._look(keys, cap, ever=False)
+        blocks = [self._held(at, kind, reaches.get(kind.text), hit, keys) for at, kind in enumerate(plan.kind_of)]
+        return Found(hit, cuts, longest, blocks)
+
+    def unevicted(self, keys: Slots, prompt_len: int) -> tuple[Cut, ...]:
+        """What would shorten the candidate if nothing had been evicted."""
+        return self._look(keys, prompt_len - 1, ever=True)[2]
+
+    def _held(self, member: int, kind: GroupPlan, reach: Reach | None, hit: int, keys: Slots) -> Slots:
+        """The blocks of a hit in one group, 0 where none is held."""
+        if reach is None:
+            return NONE
+        block, per, full = kind.block, kind.block // self.plan.unit, kind.kind is Kind.FULL
+        start, stop = reach.start, min(reach.stop, -(-hit // block)) if full else reach.stop
+        if stop <= start:
+            return np.zeros(0 if full else reach.length // block, np.int64)
+        tail = reach.tail_key if stop == reach.stop else None
+        whole = stop if tail is None else stop - 1
+        blocks = self.blocks.holders(member, keys[(start + 1) * per - 1 : whole * per : per])
+        if tail is not None:
+            blocks = np.concatenate([blocks, self.blocks.holders(member, keys[tail : tail + 1])])
+        return np.concatenate([np.zeros(start, np.int64), blocks]) if start else blocks
 
     def alone(self, kind: GroupPlan, keys: Slots, prompt_len: int) -> int:
         """Tokens that one kind of group would allow by itself."""
@@ -82,7 +107,14 @@ class Finder:
             bound = min(bound + plan.margin(kind), len(keys) * plan.unit)
         return self.reach(kind, keys, bound, drop=kind.eagle).length
 
-    def _agree(self, keys: Slots, cap: int, *, ever: bool) -> Found:
+    def _look(self, keys: Slots, cap: int, *, ever: bool) -> Agreed:
+        if self.plan.hybrid:
+            return self._agree(keys, cap, ever=ever)
+        kind = self.plan.kinds[0]
+        reach = self.reach(kind, keys, cap, drop=kind.eagle, ever=ever)
+        return reach.length, {kind.text: reach}, (Cut(kind, reach.length),), 0
+
+    def _agree(self, keys: Slots, cap: int, *, ever: bool) -> Agreed:
         plan, switches = self.plan, self.plan.switches
         simple = len(plan.kinds) == 2 and plan.kinds[0].kind is Kind.FULL
         looked_past = len(keys) * plan.unit if switches.bound_by_hashed else cap
@@ -120,7 +152,7 @@ class Finder:
             hit = candidate
             if simple:
                 break
-        return Found(hit, reaches, tuple(cuts), longest)
+        return hit, reaches, tuple(cuts), longest
 
     def _present(self, kind: GroupPlan, keys: Slots, bound: int, *, ever: bool) -> Mask:
         """Which of the whole blocks within `bound` are held by all groups of the kind."""
@@ -142,8 +174,8 @@ class Finder:
         if drop and length:
             length -= min(align, block)
         length -= length % align
-        table = np.arange(-(-length // block))
-        return Reach(length, table, tail if tail is not None and len(table) > run else None)
+        stop = -(-length // block)
+        return Reach(length, 0, stop, tail if stop > run else None)
 
     def _window(self, kind: GroupPlan, keys: Slots, bound: int, *, drop: bool, ever: bool) -> Reach:
         align, block = self.plan.alignment, kind.block
@@ -162,7 +194,7 @@ class Finder:
             stop = stop * block // align * align // block
         if drop and stop:
             stop = (stop - 1) * block // align * align // block
-        return Reach(stop * block, np.arange(min(start, stop), stop))
+        return Reach(stop * block, min(start, stop), stop)
 
     def _state(self, kind: GroupPlan, keys: Slots, bound: int, *, ever: bool) -> Reach:
         align, block = self.plan.alignment, kind.block
@@ -170,14 +202,16 @@ class Finder:
             units = min(bound // align, len(keys))
             held = np.flatnonzero(self.blocks.found(kind.members, keys[:units], ever=ever))
             if not len(held):
-                return Reach(0, np.empty(0, np.int64))
+                return Reach(0, 0, 0)
             unit = int(held[-1])
-            return Reach((unit + 1) * align, np.asarray([unit * align // block]), unit)
+            place = unit * align // block
+            return Reach((unit + 1) * align, place, place + 1, unit)
         present = self._present(kind, keys, bound, ever=ever)
         held = np.flatnonzero(present & ((np.arange(len(present)) + 1) * block % align == 0))
         if not len(held):
-            return Reach(0, np.empty(0, np.int64))
-        return Reach((int(held[-1]) + 1) * block, held[-1:])
+            return Reach(0, 0, 0)
+        stop = int(held[-1]) + 1
+        return Reach(stop * block, stop - 1, stop)
 
 
 def _leading(present: Mask) -> int:

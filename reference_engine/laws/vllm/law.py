@@ -8,6 +8,12 @@
 Versions differ in what `switches` lists. Keys cover the whole prefix, the cache salt, the LoRA adapter and items like
 images: identifier and place go into the keys of the blocks that an item touches, which is one ID of its own for all its
 positions. A request for prompt log-probabilities skips the look-up and still publishes.
+
+Memory, of prompts by the blocks of a trace: some 70 bytes per block of the pool, and 12 bytes per distinct block of the
+trace and namespace, since whether a token is novel or was evicted needs the memory of all there was. Full attention
+alone in a bounded pool needs no more: keys that no block has any longer are forgotten (`_forget_keys`). Otherwise all
+keys stay: 9 bytes per unit and layer group, because what windows and states once had follows from nothing else. Prompts
+by tokens take 8 bytes per distinct token.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from reference_engine.laws.memory import Room
 from reference_engine.laws.parts.chained import Chained, Tokens, sequence
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.parts.key_radix import KeyRadix
-from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
+from reference_engine.laws.parts.keyed_blocks import NONE, KeyedBlocks
 from reference_engine.laws.vllm.explain import Looked, explain
 from reference_engine.laws.vllm.find import Finder, Found
 from reference_engine.laws.vllm.plan import Plan
@@ -32,6 +38,8 @@ from vocabulary.engine import Feature, TokenRequest
 from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup
 
+KEYS = 1 << 17
+"""Keys that may wait before those without a block are forgotten."""
 SKIPS = frozenset({Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP})
 
 
@@ -41,6 +49,8 @@ class Held:
 
     tables: list[GroupTable]
     """Block tables in the order of the groups."""
+    space: str
+    """What separates equal prompts: cache salt and adapter."""
     keys: Slots
     copies: Copies
     junction: int
@@ -61,45 +71,42 @@ class VllmLaw(Law):
         self.pool_tokens = None if plan.num_blocks is None else (plan.num_blocks - 1) * max(k.block for k in plan.kinds)
         self.rooms = tuple(Room(group, _room_slots(group, plan.num_blocks)) for group in plan.groups)
         self.drafts = plan.drafts
-        self.chunks_bind = plan.hybrid or plan.kinds[0].kind is not Kind.FULL
         self.radix = KeyRadix(plan.unit, plan.lookahead)
-        self.blocks = KeyedBlocks(plan.num_blocks, len(plan.groups))
+        self.blocks = KeyedBlocks(plan.num_blocks, len(plan.groups), remembers=not plan.plain)
         self.finder = Finder(plan, self.blocks)
+        self.chunks_bind = not plan.plain
+        self._admits_all = plan.plain and not plan.drafts
+        """Whether the admission takes all blocks that prefill needs, however it is cut."""
         self.history = History()
-        plain = not plan.hybrid and plan.kinds[0].kind is Kind.FULL
-        self._steps_add_up = plain and not plan.lookahead
-        """Whether it does not matter how decoding is cut into steps, as long as no other request comes between."""
         self._leases: set[Lease] = set()
+        self._most_keys = KEYS if plan.plain and plan.num_blocks is not None else None
 
     # -- life cycle ------------------------------------------------------------------------------------------------
 
     def admit(self, request: TokenRequest) -> Lease:
         """Match and pin what is hit; full attention alone also takes the blocks of the whole prompt."""
-        plan = self.plan
-        if not request.prompt_len:
+        plan, length = self.plan, request.prompt_len
+        if not length:
             raise LawDoesNotCover(f"{self.id}: the prompt is empty")
-        if plan.context is not None and request.prompt_len + request.max_tokens > plan.context:
+        if plan.context is not None and length + request.max_tokens > plan.context:
             raise LawDoesNotCover(
-                f"{self.id} refuses {request.prompt_len} + {request.max_tokens} tokens: max_model_len = {plan.context}"
+                f"{self.id} refuses {length} + {request.max_tokens} tokens: max_model_len = {plan.context}"
             )
-        ids = sequence(request)
-        space = self._space(request)
+        ids, space = sequence(request), self._space(request)
         keys = self._keys(ids, space)
         looked_up = plan.caching and not SKIPS.intersection(request.features)
-        found = self.finder.find(keys, len(ids)) if looked_up else None
-        hit = found.hit if found else 0
+        found = self.finder.find(keys, length) if looked_up else None
         copies = Copies(self.moves)
-        held = Held(new_tables(plan, self.blocks, copies), keys, copies, self._junction(found))
-        lists = [self._found_blocks(table, found, keys) for table in held.tables]
-        self._check_room(held, lists, hit, len(ids))
-        lease = Lease(request, explain(plan, self.history, self._looked(ids, space, found, keys, held, lists)), ids)
+        held = Held(new_tables(plan, self.blocks, copies), space, keys, copies, self._junction(found))
+        self._check_room(held, found, length)
+        lease = Lease(request, explain(plan, self.history, self._looked(ids, held, found)), ids)
         lease.held = held
-        if any(len(blocks) for blocks in lists):
-            for table, blocks in zip(held.tables, lists, strict=True):
-                table.attach(blocks, hit)
+        if found is not None and any(map(len, found.blocks)):
+            for table, blocks in zip(held.tables, found.blocks, strict=True):
+                table.attach(blocks, found.hit)
         self._leases.add(lease)
-        if not plan.hybrid and plan.kinds[0].kind is Kind.FULL:
-            held.tables[0].allocate(len(ids), len(ids))
+        if plan.plain:
+            held.tables[0].allocate(length, length)
         return lease
 
     def chunk_end(self, lease: Lease) -> int:
@@ -108,9 +115,11 @@ class VllmLaw(Law):
         length = lease.request.prompt_len
         if lease.computed_len >= length:
             return length
+        if self._admits_all:
+            return min(lease.computed_len + self.plan.budget, length)
         if held.planned is None or held.planned.start != lease.computed_len:
             step = prefill_step(self.plan, length, lease.computed_len, held.junction, first=held.first)
-            self._take(lease, step)
+            self._take(held, step)
         assert held.planned is not None
         return held.planned.end
 
@@ -118,9 +127,10 @@ class VllmLaw(Law):
         """Publish what is finished. Steps that the caller cut differently get their blocks here."""
         held = _held(lease)
         if end > lease.computed_len:
-            if held.planned is None or held.planned.end < end:
-                self._take(lease, Step(lease.computed_len, end, end))
-            self._publish(lease, end)
+            planned = held.planned is not None and held.planned.end >= end
+            if not planned and not (self._admits_all and end <= lease.request.prompt_len):
+                self._take(held, Step(lease.computed_len, end, end))
+            self._publish(lease, held, end)
             lease.computed_len, held.planned, held.first = end, None, False
 
     def append(self, lease: Lease, token_id: int) -> None:
@@ -134,16 +144,18 @@ class VllmLaw(Law):
         held = _held(lease)
         self._leases.discard(lease)
         held.copies.release(self.blocks)
-        self.history.add(lease.ids[: lease.computed_len], self._space(lease.request))
+        self.history.add(lease.ids[: lease.computed_len], held.space)
         for table in held.tables:
             table.release()
+        if self._most_keys is not None and self.radix.count > self._most_keys:
+            self._most_keys = self._forget_keys()
 
     def finish(self, request: TokenRequest, output_ids: Sequence[int]) -> None:
         """One decode step per generated token but the last, which no engine computes."""
         lease = self._sent.pop(request.request_id)
         self._room_for(lease, len(output_ids))
         try:
-            if self._steps_add_up and len(output_ids) > 1:
+            if self.plan.plain and not self.plan.lookahead and len(output_ids) > 1:
                 self._decode_at_once(lease, output_ids)
                 return
             for i, token_id in enumerate(output_ids):
@@ -162,7 +174,6 @@ class VllmLaw(Law):
         """All decode steps in one: full attention alone only takes blocks and gives them keys, in one order."""
         for token_id in output_ids[:-1]:
             lease.push(token_id)
-        self._keys_for(lease)
         self._schedule_decode(lease)
         self.computed(lease, lease.length)
         lease.push(output_ids[-1])
@@ -213,20 +224,23 @@ class VllmLaw(Law):
             lora = lora.partition("@")[0]
         return repr((request.namespace, lora))
 
-    def _looked(
-        self, ids: Tokens, space: str, found: Found | None, keys: Slots, held: Held, lists: list[Slots]
-    ) -> Looked:
+    def _looked(self, ids: Tokens, held: Held, found: Found | None) -> Looked:
+        plan, length = self.plan, len(ids)
         if found is None:
-            return Looked(ids, space, len(ids), None, None, {kind.text: 0 for kind in self.plan.kinds}, 0)
-        alone = {
-            kind.text: self.finder.alone(kind, keys, len(ids)) if self.plan.hybrid else found.hit
-            for kind in self.plan.kinds
-        }
-        backed = [found.hit]
-        if found.hit and self.plan.switches.mamba_margin:
-            backed += [table.backs(blocks, found.hit) for table, blocks in zip(held.tables, lists, strict=True)]
-        unevicted = self.finder.find(keys, len(ids), ever=True) if self.blocks.evicted else None
-        return Looked(ids, space, len(ids), found, unevicted, alone, min(backed))
+            return Looked(ids, held.space, length, None, 0, (), False, {kind.text: 0 for kind in plan.kinds}, 0)
+        hit, cuts, evicted = found.hit, found.cuts, self.blocks.evicted
+        if plan.plain:
+            # What is not there has been evicted, and how long it would have been follows from the history.
+            alone = {plan.kinds[0].text: hit}
+            return Looked(ids, held.space, length, hit, 0, () if evicted else cuts, evicted, alone, hit)
+        alone = {kind.text: self.finder.alone(kind, held.keys, length) if plan.hybrid else hit for kind in plan.kinds}
+        backed = hit
+        if hit and plan.switches.mamba_margin:
+            backed = min(table.backs(blocks, hit) for table, blocks in zip(held.tables, found.blocks, strict=True))
+        if evicted:
+            cuts = self.finder.unevicted(held.keys, length)
+        longest = found.longest if plan.switches.junctions else 0
+        return Looked(ids, held.space, length, hit, longest, cuts, evicted, alone, min(hit, backed))
 
     def _keys(self, ids: Tokens, space: str) -> Slots:
         keys = self.radix.keys(ids, space)
@@ -239,32 +253,23 @@ class VllmLaw(Law):
             return 0
         return found.longest if found.longest > found.hit else 0
 
-    def _found_blocks(self, table: GroupTable, found: Found | None, keys: Slots) -> Slots:
-        """The blocks of a hit in one group, 0 where none is held."""
-        if found is None or table.kind.text not in found.reaches:
-            return np.empty(0, np.int64)
-        reach, block, per = found.reaches[table.kind.text], table.block, table.block // self.plan.unit
-        places = reach.table
-        if table.kind.kind is Kind.FULL:
-            places = places[: -(-found.hit // block)]
-        if table.kind.kind is Kind.FULL and reach.tail_key is None:  # all blocks from the first one on
-            return self.blocks.holders(table.member, keys[per - 1 : len(places) * per : per])
-        if not len(places):
-            return np.zeros(reach.length // block if table.kind.kind is not Kind.FULL else 0, np.int64)
-        blocks = np.zeros(int(places[-1]) + 1, np.int64)
-        last = len(blocks) - 1
-        tail = reach.tail_key if last == reach.table[-1] else None
-        whole = places if tail is None else places[:-1]
-        blocks[whole] = self.blocks.holders(table.member, keys[(whole + 1) * per - 1])
-        if tail is not None:
-            blocks[last] = self.blocks.holders(table.member, keys[tail : tail + 1])[0]
-        return blocks
+    def _forget_keys(self) -> int:
+        """Forget keys that neither a block nor a lease has; gives how many there may be the next time."""
+        leases = [_held(lease) for lease in self._leases]
+        numbers = self.radix.keep(np.concatenate([self.blocks.keys(), *(held.keys for held in leases)]))
+        if numbers is not None:
+            self.blocks.renumber(numbers, numbers.count)
+            for held in leases:
+                held.keys = numbers(held.keys)
+        return max(KEYS, 2 * self.radix.count)
 
-    def _check_room(self, held: Held, lists: list[Slots], hit: int, length: int) -> None:
+    def _check_room(self, held: Held, found: Found | None, length: int) -> None:
         """PoolExhausted where the engine would not admit the request."""
-        if self.plan.num_blocks is None:
-            return
-        total = length if self.plan.context is None else min(length, self.plan.context)
+        plan = self.plan
+        if plan.num_blocks is None or (plan.plain and length <= self.blocks.queue.free * plan.unit):
+            return  # the second: there is room even if all of it is new
+        total = length if plan.context is None else min(length, plan.context)
+        hit, lists = (found.hit, found.blocks) if found else (0, [NONE] * len(held.tables))
         wanted = sum(
             table.wanted(total, blocks, hit, hit, total, admission=True)
             for table, blocks in zip(held.tables, lists, strict=True)
@@ -272,9 +277,9 @@ class VllmLaw(Law):
         if wanted > self.blocks.queue.free:
             raise PoolExhausted(f"{self.id}: {wanted} blocks wanted for the prompt, {self.blocks.queue.free} free")
 
-    def _take(self, lease: Lease, step: Step) -> None:
+    def _take(self, held: Held, step: Step) -> None:
         """Plan a step: retire, check for room, take blocks."""
-        held, plan = _held(lease), self.plan
+        plan = self.plan
         slots = step.target + plan.draft_slots
         if plan.context is not None:
             slots = min(slots, plan.context)
@@ -282,9 +287,8 @@ class VllmLaw(Law):
             for table in held.tables:
                 table.retire(step.start)
         if plan.num_blocks is not None:
-            none = np.empty(0, np.int64)
             wanted = sum(
-                table.wanted(slots, none, step.start, step.start, step.target, admission=False) for table in held.tables
+                table.wanted(slots, NONE, step.start, step.start, step.target, admission=False) for table in held.tables
             )
             if wanted > self.blocks.queue.free:
                 raise PoolExhausted(
@@ -295,9 +299,11 @@ class VllmLaw(Law):
             table.allocate(slots, step.target)
         held.planned = step
 
-    def _publish(self, lease: Lease, end: int) -> None:
-        held, plan = _held(lease), self.plan
+    def _publish(self, lease: Lease, held: Held, end: int) -> None:
+        plan = self.plan
         if plan.caching:
+            if self.radix.units(lease.length) > len(held.keys):  # generated tokens have filled units
+                held.keys = self._keys(lease.ids[: lease.length], held.space)
             aligned = end if plan.fine or not plan.hybrid else end // plan.scheduler_block * plan.scheduler_block
             for table in held.tables:
                 tokens = aligned
@@ -309,23 +315,16 @@ class VllmLaw(Law):
     def _add(self, lease: Lease, token_id: int) -> None:
         """A token the model has just sampled."""
         lease.push(token_id)
-        self._keys_for(lease)
         if self.plan.switches.publishes_with_output and self.plan.drafts:
-            self._publish(lease, lease.computed_len)
-
-    def _keys_for(self, lease: Lease) -> None:
-        """Keys of the units that the sequence has by now."""
-        held = _held(lease)
-        if self.radix.units(lease.length) > len(held.keys):
-            held.keys = self._keys(lease.ids[: lease.length], self._space(lease.request))
+            self._publish(lease, _held(lease), lease.computed_len)
 
     def _schedule_decode(self, lease: Lease) -> None:
-        self._take(lease, decode_step(self.plan, lease.length))
+        self._take(_held(lease), decode_step(self.plan, lease.length))
 
     def _room_for(self, lease: Lease, outputs: int) -> None:
         """Outputs longer than `max_tokens` (an engine that generated more)."""
         need = lease.request.prompt_len + outputs
-        if need > len(lease.ids) and not isinstance(lease.ids, Chained):
+        if not isinstance(lease.ids, Chained) and need > len(lease.ids):
             lease.ids = np.concatenate([lease.ids, np.empty(need - len(lease.ids), np.int32)])
 
 

@@ -53,6 +53,8 @@ class Plan:
     groups: tuple[LayerGroup, ...]
     kinds: tuple[GroupPlan, ...]
     """Full attention first, as the look-up visits them."""
+    kind_of: tuple[GroupPlan, ...]
+    """Of each group."""
     unit: int
     """Tokens per key (vLLM: hash block size)."""
     scheduler_block: int
@@ -79,26 +81,19 @@ class Plan:
     """`max_model_len`; None: no limit."""
     num_blocks: int | None
     """Blocks of the pool, block 0 included; None: unbounded."""
-
-    @property
-    def alignment(self) -> int:
-        """Every hit is a multiple of this."""
-        return self.unit if self.fine else self.scheduler_block
-
-    @property
-    def hybrid(self) -> bool:
-        """More than one group: hits and publication are aligned to the common multiple."""
-        return len(self.groups) > 1
+    alignment: int
+    """Every hit is a multiple of this."""
+    hybrid: bool
+    """More than one group: hits and publication are aligned to the common multiple."""
+    plain: bool
+    """Full attention alone: every whole block that was computed is kept until it is evicted."""
+    recurrent: bool
+    """Whether chunks are clipped for recurrent states."""
 
     def margin(self, kind: GroupPlan) -> int:
         """What an EAGLE group matches past the candidate before it gives it back."""
         inside = self.fine and kind.kind is not Kind.SWA and kind.block > self.unit
         return self.unit if inside else kind.block
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether chunks are clipped for recurrent states."""
-        return self.caching and any(kind.kind is Kind.GDN for kind in self.kinds)
 
 
 def resolve(switches: Switches, options: Mapping[str, Any], pool_tokens: int | None) -> Plan:
@@ -132,10 +127,12 @@ def resolve(switches: Switches, options: Mapping[str, Any], pool_tokens: int | N
     drop = drop and not lookahead
     unit, fine = _units(switches, options, groups, blocks, caching=caching)
     num_blocks = _num_blocks(options, blocks, pool_tokens)
+    kinds = _kinds(groups, _eagle_members(switches, groups, method) if drop else frozenset(), kept=kept)
     return Plan(
         switches=switches,
         groups=groups,
-        kinds=_kinds(groups, _eagle_members(switches, groups, method) if drop else frozenset(), kept=kept),
+        kinds=kinds,
+        kind_of=tuple(next(kind for kind in kinds if i in kind.members) for i in range(len(groups))),
         unit=unit,
         scheduler_block=math.lcm(*blocks),
         split_block=min(blocks),
@@ -150,6 +147,10 @@ def resolve(switches: Switches, options: Mapping[str, Any], pool_tokens: int | N
         budget=positive(options, "max_num_batched_tokens", DEFAULT_BUDGET),
         context=None if options.get("max_model_len") is None else positive(options, "max_model_len", 1),
         num_blocks=num_blocks,
+        alignment=unit if fine else math.lcm(*blocks),
+        hybrid=len(groups) > 1,
+        plain=len(groups) == 1 and groups[0].kind is Kind.FULL,
+        recurrent=caching and any(group.kind is Kind.GDN for group in groups),
     )
 
 

@@ -6,15 +6,14 @@ tokens alone in the engine; resumed requests are not covered, because a preempte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from reference_engine.laws.vllm.plan import Plan
 from reference_engine.laws.vllm.tables import checkpoint
 from vocabulary.errors import LawDoesNotCover
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What the scheduler plans."""
 
     start: int

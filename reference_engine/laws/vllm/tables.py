@@ -6,19 +6,18 @@ because it decides which blocks are handed out, and so what is evicted, in a bou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from reference_engine.laws.memory import Moves, Slots
-from reference_engine.laws.parts.keyed_blocks import KeyedBlocks, Mask
+from reference_engine.laws.parts.keyed_blocks import NONE, KeyedBlocks, Mask
 from reference_engine.laws.vllm.plan import GroupPlan, Plan
 from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Publishing:
+class Publishing(NamedTuple):
     """What a step may publish."""
 
     tokens: int
@@ -53,12 +52,14 @@ class Copies:
 class GroupTable:
     """Full attention, and what the kinds share."""
 
+    gaps = False
+    """Whether there may be places that hold none."""
+
     def __init__(self, plan: Plan, kind: GroupPlan, member: int, blocks: KeyedBlocks, copies: Copies) -> None:
         self.plan, self.kind, self.member, self.blocks, self.copies = plan, kind, member, blocks, copies
         self.block = kind.block
-        self._table = np.zeros(16, np.int64)
-        self.size = 0
-        """Blocks in the table; retired and skipped ones are 0."""
+        self.table = NONE
+        """The blocks in order; retired and skipped ones are 0."""
         self.published = 0
         """Leading blocks that are not published again."""
         self.attached = False
@@ -66,9 +67,9 @@ class GroupTable:
         """Place and block of a shared tail that the next step copies."""
 
     @property
-    def table(self) -> Slots:
-        """The blocks in order; 0: none held."""
-        return self._table[: self.size]
+    def size(self) -> int:
+        """Blocks in the table."""
+        return len(self.table)
 
     # -- look-up -------------------------------------------------------------------------------------------------
 
@@ -85,10 +86,8 @@ class GroupTable:
         """Start on the blocks of a hit."""
         skip = max(0, self.skipped(hit) // self.block)
         rest = found[skip:]
-        self.blocks.share(rest if rest.all() else rest[rest != 0])
-        if skip:
-            self._extend(np.zeros(skip, np.int64))
-        self._extend(rest)
+        self.blocks.share(self._held(rest))
+        self.table = np.concatenate([np.zeros(skip, np.int64), rest]) if skip else rest
         self.attached, self.published = True, self.size
         if len(rest) and hit % self.block:
             self.partial = (hit // self.block, int(rest[-1]))
@@ -135,9 +134,10 @@ class GroupTable:
 
     def release(self) -> None:
         """The request is over."""
-        held = self.table if self.table.all() else self.table[self.table != 0]
-        self.blocks.give_back(held[::-1].copy(), sort=self.plan.switches.sorts_freed or self.kind.kind is Kind.SWA)
-        self.size, self.partial = 0, None
+        sort = self.plan.switches.sorts_freed or self.kind.kind is Kind.SWA
+        blank = self.size - self.published if self.plan.plain else None
+        self.blocks.give_back(self._held(self.table)[::-1].copy(), sort=sort, blank=blank)
+        self.table, self.partial = NONE, None
 
     # -- what the kinds change -------------------------------------------------------------------------------------
 
@@ -157,18 +157,17 @@ class GroupTable:
         if start >= stop:
             return
         self.published = stop
-        ends, blocks = np.arange(start + 1, stop + 1), self._table[start:stop]
-        mask = self._mask(start, stop, what)
-        if mask is None and blocks.all():
-            keys = what.keys[(start + 1) * per - 1 : stop * per : per]
-            self.blocks.publish(self.member, keys, blocks, ends * self.block)
+        blocks, keys = self.table[start:stop], what.keys[(start + 1) * per - 1 : stop * per : per]
+        if self.plan.plain:
+            self.blocks.publish(self.member, keys, blocks, None)
             return
-        keep = blocks != 0
-        if mask is not None:
-            keep &= mask
-        ends = ends[keep]
-        if len(ends):
-            self.blocks.publish(self.member, what.keys[ends * per - 1], blocks[keep], ends * self.block)
+        tokens = np.arange((start + 1) * self.block, (stop + 1) * self.block, self.block)
+        mask = self._mask(start, stop, what)
+        if self.gaps:
+            keep = blocks != 0 if mask is None else mask & (blocks != 0)
+            blocks, keys, tokens = blocks[keep], keys[keep], tokens[keep]
+        if len(blocks):
+            self.blocks.publish(self.member, keys, blocks, tokens)
 
     def _publish_tail(self, what: Publishing) -> None:
         """The prompt's last whole unit, where it ends inside a block."""
@@ -176,24 +175,19 @@ class GroupTable:
         limit = what.prompt_len - (switches.tail_below_last_token and not self.kind.eagle)
         end = min(limit // unit, len(what.keys)) * unit
         if 0 < end <= what.tokens and end % self.block and end // self.block < self.size:
-            block = int(self._table[end // self.block])
+            block = int(self.table[end // self.block])
             if block:
                 self.blocks.publish_also(self.member, int(what.keys[end // unit - 1]), block, end)
 
     def _copy(self, place: int, source: int, copy: int) -> None:
         """Continue on a copy of a shared block."""
-        self._table[place] = copy
+        self.table[place] = copy
         self.copies.add(self.member, source, copy, self.block, state=self.kind.kind is Kind.GDN)
-        self.blocks.retain(copy)
+        self.blocks.share(np.asarray([copy]))
 
     def _extend(self, blocks: Slots) -> None:
-        if not len(blocks):
-            return
-        end = self.size + len(blocks)
-        if end > len(self._table):
-            self._table = np.concatenate([self._table, np.zeros(end, np.int64)])
-        self._table[self.size : end] = blocks
-        self.size = end
+        if len(blocks):
+            self.table = np.concatenate([self.table, blocks])
 
     def _kept(self, what: Publishing) -> list[int]:
         """Boundaries that a later request can resume at, which retention must not thin out."""
@@ -209,15 +203,19 @@ class GroupTable:
                 kept.append(what.junction - self.block)
         return kept
 
+    def _held(self, blocks: Slots) -> Slots:
+        """Without the places that hold none."""
+        return blocks[blocks != 0] if self.gaps else blocks
+
     def _drop(self, start: int, stop: int, *, sort: bool = True) -> None:
-        held = self._table[start:stop][::-1].copy()
-        held = held[held != 0]
-        self.blocks.give_back(held, sort=sort)
-        self._table[start:stop] = 0
+        self.blocks.give_back(self._held(self.table[start:stop])[::-1].copy(), sort=sort)
+        self.table[start:stop] = 0
 
 
 class WindowTable(GroupTable):
     """Sliding-window attention."""
+
+    gaps = True
 
     def skipped(self, computed: int) -> int:
         """Everything in front of the window of the next token."""
@@ -261,6 +259,8 @@ class WindowTable(GroupTable):
 
 class StateTable(GroupTable):
     """Recurrent states (`mamba_cache_mode` align): one block per boundary, the running one last."""
+
+    gaps = True
 
     def __init__(self, plan: Plan, kind: GroupPlan, member: int, blocks: KeyedBlocks, copies: Copies) -> None:
         super().__init__(plan, kind, member, blocks, copies)
@@ -350,13 +350,13 @@ class StateTable(GroupTable):
         self.allocated, self._last_state, self._retired = False, None, 0
 
     def _move_draft(self, place: int) -> None:
-        block = int(self._table[place])
+        block = int(self.table[place])
         if self.plan.switches.marks_allocated_early and block and self.blocks.key_tokens(block) is not None:
             raise LawDoesNotCover(
                 f"{self.plan.switches.law_id} stops here: a draft state of {self.kind.text} has a key"
             )
         self._extend(np.asarray([block]))
-        self._table[place] = 0
+        self.table[place] = 0
 
     def _continue_on_copy(self, place: int, source: int, copy: int) -> None:
         if not self.allocated:
@@ -365,7 +365,7 @@ class StateTable(GroupTable):
         # A running request keeps writing into its block, so the cache moves to the copy.
         self.blocks.move_keys(source, copy)
         self.copies.add(self.member, source, copy, self.block, state=True)
-        self.blocks.retain(source)
+        self.blocks.share(np.asarray([source]))
 
     def _mask(self, start: int, stop: int, what: Publishing) -> Mask | None:
         plan = self.plan
@@ -398,7 +398,7 @@ class StateTable(GroupTable):
         place = -(-tokens // self.block) - 1
         if place >= self.size or tokens // unit > len(what.keys):
             return
-        block = int(self._table[place])
+        block = int(self.table[place])
         if not block or (plan.switches.lookahead_keys and self.blocks.key_tokens(block) == tokens):
             return
         self.blocks.publish_also(self.member, int(what.keys[tokens // unit - 1]), block, tokens)
@@ -419,8 +419,4 @@ TABLES: dict[Kind, type[GroupTable]] = {Kind.FULL: GroupTable, Kind.SWA: WindowT
 
 def new_tables(plan: Plan, blocks: KeyedBlocks, copies: Copies) -> list[GroupTable]:
     """Empty tables of a request, in the order of the groups."""
-    tables: dict[int, GroupTable] = {}
-    for kind in plan.kinds:
-        for member in kind.members:
-            tables[member] = TABLES[kind.kind](plan, kind, member, blocks, copies)
-    return [tables[i] for i in range(len(plan.groups))]
+    return [TABLES[kind.kind](plan, kind, member, blocks, copies) for member, kind in enumerate(plan.kind_of)]
