@@ -72,14 +72,13 @@ class SplitCount:
     def _merge(self) -> None:
         """Keep one key of each ID, and whether another was seen: then two neighbours among its sorted keys differ."""
         ids = np.concatenate([self._ids, *(ids for ids, _ in self._new)])
-        keys = np.concatenate([self._keys, *(keys for _, keys in self._new)])
         order = np.argsort(ids, kind="stable")
-        ids, keys = ids[order], keys[order]
-        first = np.ones(len(ids), np.bool_)
-        first[1:] = ids[1:] != ids[:-1]
-        place = np.cumsum(first) - 1
-        split = np.zeros(np.count_nonzero(first), np.bool_)
-        split[place[1:][~first[1:] & (keys[1:] != keys[:-1])]] = True
-        split[place[order < len(self._split)]] |= self._split  # sorted among themselves, so they keep their order
-        self._ids, self._keys, self._split = ids[first], keys[first], split
+        keys = np.concatenate([self._keys, *(keys for _, keys in self._new)])[order]
+        ids, split = ids[order], np.zeros(len(ids), np.bool_)
+        split[: len(self._split)] = self._split
+        split = split[order]
+        again = ids[1:] == ids[:-1]
+        split[1:] |= again & (keys[1:] != keys[:-1])
+        firsts = np.flatnonzero(np.concatenate([np.ones(min(1, len(ids)), np.bool_), ~again]))
+        self._ids, self._keys, self._split = ids[firsts], keys[firsts], np.logical_or.reduceat(split, firsts)
         self._new, self._pending = [], 0
