@@ -2,7 +2,8 @@
 
 Each round starts every engine anew and gives it the same cells, so that what a start leaves behind shows from round to
 round, and what a request leaves behind in a worker shows from cell to cell. Compared are the medians of the first and
-the last third of the rounds; the first round only warms up.
+the last third of the rounds; the first round only warms up. `requests_per_s` depends on the machine's other work;
+`requests_per_yard` is by processor time of harness and engines together, in units of a fixed loop timed in each round.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def measure(minutes: float = 60, engines: Sequence[str] = ENGINES) -> list[dict[
 
 
 def _soak(engine: str, seconds: float) -> dict[str, object]:
-    own, engine_mib, growth, speed, descriptors = [], [], [], [], []
+    own, engine_mib, growth, speed, yards, descriptors = [], [], [], [], [], []
     before = set(descendants(os.getpid()))
     requests, begin = 0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hitparity-soak-") as name:
@@ -83,10 +84,11 @@ def _soak(engine: str, seconds: float) -> dict[str, object]:
         experiment = load_experiment(file)
         groups = plan(experiment)
         while len(own) < 4 or time.monotonic() < begin + seconds:
-            watch, started = Watch(), time.monotonic()
+            watch, started, spent = Watch(), time.monotonic(), cpu_s()
             run = open_run(experiment, file, groups, folder, resume=False)
             Runner(experiment, file, run, watch).run(groups)
             speed.append(watch.requests / (time.monotonic() - started))
+            yards.append(watch.requests / (cpu_s() - spent) * _yard_s())
             shutil.rmtree(run)
             gc.collect()
             requests += watch.requests
@@ -103,6 +105,7 @@ def _soak(engine: str, seconds: float) -> dict[str, object]:
         "engine_mib": _first_and_last(engine_mib),
         "engine_growth_in_a_start_mib": round(median(growth), 1),
         "requests_per_s": _first_and_last(speed),
+        "requests_per_yard": _first_and_last(yards),
         "descriptors": _first_and_last(descriptors),
         "processes_left": len(set(descendants(os.getpid())) - before),
     }
@@ -112,6 +115,18 @@ def _first_and_last(values: Sequence[float]) -> str:
     """Medians of the first and the last third, without the round that warms up."""
     third = max(1, (len(values) - 1) // 3)
     return f"{median(values[1 : 1 + third]):.4g} to {median(values[-third:]):.4g}"
+
+
+def cpu_s() -> float:
+    """Processor seconds of this process and of all children that have ended."""
+    return sum(os.times()[:4])
+
+
+def _yard_s() -> float:
+    """Processor seconds of a fixed loop."""
+    begin = cpu_s()
+    sum(number * number for number in range(2_000_000))
+    return cpu_s() - begin
 
 
 def descendants(pid: int) -> list[int]:
