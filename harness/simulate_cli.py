@@ -191,7 +191,10 @@ def _curve(file: Any, unit: int) -> Curve:
     from harness.simulate.curve import curve
     from harness.simulate.feed import numbered, reader_of
 
-    return curve(numbered(reader_of(file), file.divide), unit)
+    made = curve(numbered(reader_of(file), file.divide, apart=True), unit)
+    if not made.requests:
+        raise UsageError(f"{file.path}: holds no request")
+    return made
 
 
 def _sizes(curve: Curve) -> list[int]:

@@ -233,6 +233,24 @@ def test_the_command_prints_writes_and_resumes(trace: TraceFile, tmp_path: Path)
     assert found["curves"]["16"]["points"]
 
 
+def test_the_curve_keeps_salts_and_adapters_apart(tmp_path: Path) -> None:
+    spaces = [{}, {"namespace": "a"}, {"lora": "a"}, {"namespace": "a"}, {"namespace": "b"}, {}]
+    head, prompt = {"format": "hitparity.trace/1", "source": "test"}, {"ids": [[0, 100]], "output": [5]}
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in [head, *(prompt | space for space in spaces)]))
+    args = ["simulate", str(path), "--law", "vllm@0.32", "--curve", "16", "--json", "--results", str(tmp_path)]
+    found = json.loads(CliRunner().invoke(app, args).stdout)
+    (cell,) = found["cells"].values()
+    assert found["curves"]["16"]["ceiling_tokens"] == 2 * 96 == cell["totals"]["by_cause"]["reused"]
+
+
+def test_a_trace_without_requests_has_no_curve(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("")
+    done = CliRunner().invoke(app, ["simulate", str(tmp_path / "t.jsonl"), "--format", "mooncake", "--curve", "16"])
+    assert isinstance(done.exception, UsageError)
+    assert "holds no request" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
