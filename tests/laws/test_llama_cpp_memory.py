@@ -136,6 +136,22 @@ def test_assumed_sizes_refuse_where_the_limit_could_bind() -> None:
             law.finish(asked, (1,))
 
 
+def test_a_refused_request_leaves_its_slot_free() -> None:
+    law = make_law("llama.cpp", {"n_parallel": 2, "cache_ram_mib": 100})
+    refused = 0
+    for source in range(6):
+        asked = TokenRequest(request_id="r", ids=tuple(range(source * 1000, source * 1000 + 60)))
+        try:
+            law.send(asked)
+        except LawDoesNotCover as error:
+            assert "state_bytes_per_token" in str(error)
+            refused += 1
+        else:
+            law.finish(asked, (1,))
+        law.check_integrity()
+    assert refused > 2
+
+
 def test_chunks_are_found_in_order() -> None:
     held, wanted = ids(1, 2, 9, 9, 3, 4, 5, 8, 6, 7), ids(1, 2, 3, 4, 5, 6, 7, 0)
     assert chunks(held, wanted, 2, 2) == [(4, 2, 3), (8, 5, 2)]

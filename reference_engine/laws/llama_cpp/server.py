@@ -191,7 +191,11 @@ class LlamaCppServer(Law):
             mine = common_prefix(slot.tokens, ids)
         slot.busy = True
         if self.ram is not None and self.options.cache_idle_slots:
-            self._save_idle(self.ram)
+            try:
+                self._save_idle(self.ram)
+            except LawDoesNotCover:
+                slot.busy = False
+                raise
         reuse = self._reuse(slot, ids, mine)
         lease = Lease(request, self._expect(ids, resident, reuse), ids)
         lease.held, lease.valid_from = Held(slot), self._window_from(slot, reuse.hit)
