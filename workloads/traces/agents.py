@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.traces.base import MalformedRow, Row, TraceReader, block_list, text_or_none, time_ns, whole
+from workloads.traces.base import LATEST_NS, MalformedRow, Row, TraceReader, block_list, text_or_none, time_ns, whole
 from workloads.traces.chain import mix
 
 SECOND = 1_000_000_000
@@ -58,6 +58,8 @@ class Agents(TraceReader):
                 )
             )
         requests.sort(key=lambda request: request.arrival_ns or 0)
+        if requests and (requests[-1].arrival_ns or 0) >= LATEST_NS:
+            raise MalformedRow("'t' is too late: laid one after another, the sessions take more than 146 years")
         self._begin_ns = requests[-1].arrival_ns or 0 if requests else self._begin_ns
         return requests
 

@@ -16,6 +16,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -34,6 +35,8 @@ MAX_KEPT = 100
 UNNAMED = -(1 << 62)
 """IDs from here down are given to partial blocks that a trace does not name."""
 TokenIds = npt.NDArray[np.int32]
+LATEST_NS = 2**62
+"""Times lie below: columns hold 63 bits."""
 BlockIds: TypeAlias = "array[int]"  # no array can be subscripted before Python 3.12
 DECODER = json.JSONDecoder()
 """`raw_decode` of it takes half the time of `json.loads` on a trace's lines."""
@@ -239,7 +242,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines of a file, unpacked where its name ends in `.gz`; UsageError where it cannot be read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from enumerate(file, start=1)
+            if first := file.readline():
+                yield 1, first.removeprefix(BOM_UTF8)
+            yield from enumerate(file, start=2)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     except EOFError:
@@ -277,7 +282,7 @@ def whole(row: Mapping[str, Any], key: str, *, least: int = 0) -> int:
 def time_ns(row: Mapping[str, Any], key: str, unit_ns: int) -> int:
     """A time of a row, as nanoseconds."""
     value: object = row.get(key)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 2**62 / unit_ns:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < LATEST_NS / unit_ns:
         raise MalformedRow(f"{key!r} is {value!r:.60}, not a time of at least 0")
     return round(value * unit_ns)
 

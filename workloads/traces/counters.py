@@ -14,7 +14,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workloads.traces.base import MalformedRow, Row, TraceReader, text_or_none, whole
+from workloads.traces.base import LATEST_NS, MalformedRow, Row, TraceReader, text_or_none, whole
 from workloads.traces.stretches import Numbers, Stretch, block_ends, cut, length
 
 INPUT_EVENTS = ("user_message", "tool_result")
@@ -76,4 +76,7 @@ def _arrival(row: Mapping[str, Any]) -> int | None:
     except ValueError:
         raise MalformedRow(f"'timing_events' holds {times!r:.80}, not ISO 8601 times") from None
     utc = [stamp if stamp.tzinfo else stamp.replace(tzinfo=datetime.UTC) for stamp in stamps]
-    return max((round(stamp.timestamp() * 1e6) * 1000 for stamp in utc), default=None)
+    latest = max((round(stamp.timestamp() * 1e6) * 1000 for stamp in utc), default=None)
+    if latest is not None and not 0 <= latest < LATEST_NS:
+        raise MalformedRow(f"'timing_events' holds {times!r:.80}, no time between 1970 and 2116")
+    return latest

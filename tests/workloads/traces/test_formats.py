@@ -216,6 +216,33 @@ def test_a_broken_off_writer_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    row = json.dumps({"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]})
+    path.write_text(f"{row}\n{row}\n", encoding="utf-8-sig")
+    assert [each.line for each in open_trace(path)] == [1, 2]
+    path.write_bytes(b"")
+    assert not list(open_trace(path, "mooncake"))
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59Z"])
+def test_times_that_no_column_holds_are_malformed(tmp_path: Path, when: str) -> None:
+    path = tmp_path / "t.jsonl"
+    counted = {"session_id": "a", "input_tokens_total": 9, "prefix_tokens": 0, "newly_append_tokens": 9}
+    path.write_text(json.dumps(counted | {"timing_events": [{"event_type": "user_message", "timestamp": when}]}))
+    with pytest.raises(UsageError, match="no time between 1970 and 2116"):
+        list(open_trace(path))
+
+
+def test_sessions_that_do_not_fit_one_clock_are_malformed(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    request = {"t": 4e9, "type": "n", "in": 64, "out": 1, "hash_ids": [1]}
+    path.write_text((json.dumps({"id": "a", "block_size": 64, "requests": [request]}) + "\n") * 3)
+    reader = open_trace(path, skip_malformed=True)
+    assert len(list(reader)) == 1
+    assert reader.malformed == 2
+
+
 def test_unknown_formats_are_said(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"a": 1}\n')
