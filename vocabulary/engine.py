@@ -189,8 +189,9 @@ class EngineFacts:
     emulated: bool = False
     """True for the reference engine running another system's law."""
     can_salt: bool = False
-    can_media: bool = False
     """True where `TokenRequest.namespace` separates caches."""
+    can_media: bool = False
+    """True where `TokenRequest.media` is read."""
     notes: tuple[str, ...] = ()
     """Limits worth a line in every report (no law for these groups, bf16 computed in fp32, ...)."""
 
