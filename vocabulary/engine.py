@@ -66,7 +66,7 @@ class Media:
 
     @property
     def stand_in(self) -> int:
-        """A negative ID that no token has, the same for the same item at the same place."""
+        """A negative number, the same for the same item at the same place; over an ID, one that no token has."""
         digest = hashlib.sha256(f"{self.start} {self.identifier}".encode()).digest()
         return -1 - (int.from_bytes(digest[:4], "little") >> 1)
 
@@ -84,7 +84,7 @@ class TokenRequest:
     lora: str | None = None
     """Adapter as "name" or "name@path"; only laws and lookups read it."""
     media: tuple[Media, ...] = ()
-    """Items at some of the positions, in order; only laws and lookups that say `can_media` read them."""
+    """Items at some of the positions, in order and apart; only laws and lookups that say `can_media` read them."""
     external_hit: int | None = None
     """Tokens that an external store injects (DeepInfer); only laws read it."""
     fork_of: str | None = None
@@ -94,6 +94,14 @@ class TokenRequest:
     """`time.monotonic_ns()` before which it must not be sent; only served engines over HTTP wait."""
 
     _array: npt.NDArray[np.int32] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """ValueError for items that are empty, overlap, are out of order or leave the prompt's IDs."""
+        free = 0
+        for item in self.media:
+            if item.length < 1 or not free <= item.start <= len(self.ids) - item.length:
+                raise ValueError(f"request {self.request_id}: {item} is not within [{free}, {len(self.ids)})")
+            free = item.start + item.length
 
     @property
     def prompt_len(self) -> int:
@@ -119,7 +127,7 @@ class TokenRequest:
 
             made = np.fromiter(self.ids, np.int32, len(self.ids))
             for item in self.media:
-                made[item.start : item.start + item.length] = item.stand_in
+                made[item.start : item.start + item.length] ^= item.stand_in  # keys hold the IDs there too
             made.flags.writeable = False
             object.__setattr__(self, "_array", made)
         assert self._array is not None

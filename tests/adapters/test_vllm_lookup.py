@@ -301,6 +301,29 @@ def test_images_are_told_apart_by_content_and_place(lookup: Lookup, version: str
         assert [ask(lookup, R[:100], media=tuple(each)).hit_len for each in ([], *images)] == [0, 32, 96, 32]
 
 
+def test_what_is_under_an_image_and_how_long_it_is(lookup: Lookup, version: str) -> None:
+    lookup.reconfigure({"groups": ["full:16"]})
+    law, image = make_law(f"vllm@{version}", {"groups": ["full:16"]}), (Media("a", 0, 16),)
+    for number, ids in enumerate((P[:100], Q[:16] + P[16:100], P[:100])):
+        request = TokenRequest(request_id=f"u{number}", ids=tuple(ids), media=image)
+        reply, expected = lookup.send(request), law.send(request)
+        law.finish(request, reply.output_ids)
+        assert reply.hit_len == expected.hit_len == (0, 0, 96)[number]
+    longer = (Media("a", 0, 20),)
+    with pytest.raises(RequestRefused, match="'a' has 20 positions and had 16"):
+        ask(lookup, P[:100], media=longer)
+    lookup.reset()
+    assert [ask(lookup, P[:100], media=longer).hit_len for _ in range(2)] == [0, 96]
+
+
+def test_of_requests_refused_together_nothing_is_left(lookup: Lookup) -> None:
+    lookup.reconfigure({"groups": ["full:16"], "max_model_len": 512})
+    pair = [TokenRequest(request_id=f"t{length}", ids=tuple(P[:length])) for length in (100, 600)]
+    with pytest.raises(RequestRefused, match="exceed max_model_len"):
+        lookup.send_together(pair)
+    assert [ask(lookup, P[:100]).hit_len for _ in range(2)] == [0, 96]
+
+
 @pytest.mark.parametrize("feature", [Feature.PROMPT_LOGPROBS, Feature.SKIP_LOOKUP])
 def test_skipped_lookups_still_publish(lookup: Lookup, feature: Feature) -> None:
     """vllm-project/vllm#13409, PR 28194."""

@@ -87,6 +87,9 @@ class Session:
         try:
             ids_of = [self._add(request) for request in requests]
             stats, generated = self._run(done_ns)
+        except self.config_of.Refused:
+            self._abandon()
+            raise
         finally:
             self.outputs.clear()
         if self.evicted and not self.bounded:
@@ -120,8 +123,11 @@ class Session:
         return replies
 
     def reset(self) -> bool:
-        """Empty the prefix cache."""
-        return bool(self.core is not None and self.core.scheduler.reset_prefix_cache())
+        """Empty the prefix cache, and forget all items."""
+        if self.core is None:
+            return False
+        self._admit_media(self.core.scheduler)
+        return bool(self.core.scheduler.reset_prefix_cache())
 
     def _add(self, request: dict[str, Any]) -> str:
         from vllm import SamplingParams
@@ -164,19 +170,23 @@ class Session:
         self.core.add_request(*self.core.preprocess_add_request(core_request))
         return request_id
 
-    @staticmethod
-    def _admit_media(scheduler: Any) -> None:
+    def _admit_media(self, scheduler: Any) -> None:
         """Room for encoders, which a text model's scheduler has none of; a model's own limits are not the look-up's."""
         from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 
         scheduler.max_num_encoder_input_tokens = MEDIA_TOKENS
         scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=MEDIA_TOKENS)
+        self.media: dict[str, int] = {}
 
-    @staticmethod
-    def _media(items: list[tuple[str, int, int]]) -> list[Any] | None:
+    def _media(self, items: list[tuple[str, int, int]]) -> list[Any] | None:
         """Features without data, for nothing computes them: keys come of identifier and place."""
         from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 
+        for name, _, length in items:
+            if (before := self.media.setdefault(name, length)) != length:
+                raise self.config_of.Refused(
+                    f"item {name!r} has {length} positions and had {before}: equal identifiers are equal content"
+                )
         return [
             MultiModalFeatureSpec(
                 data=None, modality="image", identifier=name, mm_position=PlaceholderRange(offset=start, length=length)
@@ -205,11 +215,6 @@ class Session:
             core.post_step(executed)
             idle = 0 if executed or not scheduler.has_unfinished_requests() else idle + 1
             if idle > STEPS_WITHOUT_PROGRESS:
-                stuck = [*scheduler.requests]
-                scheduler.finish_requests(stuck, self._aborted())
-                core.step()
-                for each in stuck:
-                    core.model_executor.running.pop(each, None)
                 raise self.config_of.Refused(
                     f"the pool of {self.config.cache_config.num_gpu_blocks} blocks is too small for this request"
                 )
@@ -220,11 +225,15 @@ class Session:
                 done_ns[output.request_id] = time.monotonic_ns()
         return stats, generated
 
-    @staticmethod
-    def _aborted() -> Any:
+    def _abandon(self) -> None:
+        """Leave nothing of requests that were refused, together or half-way."""
         from vllm.v1.request import RequestStatus
 
-        return RequestStatus.FINISHED_ABORTED
+        stuck = [*self.core.scheduler.requests]
+        self.core.scheduler.finish_requests(stuck, RequestStatus.FINISHED_ABORTED)
+        self.core.step()
+        for each in stuck:
+            self.core.model_executor.running.pop(each, None)
 
     def _observe(self) -> None:
         """See each request's first lookup, and every eviction."""

@@ -6,8 +6,8 @@
     hybrid              the longest boundary all groups accept (`find`), multiples of the blocks' common multiple
 
 Versions differ in what `switches` lists. Keys cover the whole prefix, the cache salt, the LoRA adapter and items like
-images: identifier and place go into the keys of the blocks that an item touches, which is one ID of its own for all its
-positions. A request for prompt log-probabilities skips the look-up and still publishes.
+images: identifier and place go into the keys of the blocks that an item touches, beside the IDs at its positions. A
+request for prompt log-probabilities skips the look-up and still publishes.
 
 Memory, of prompts by the blocks of a trace: some 70 bytes per block of the pool, and 12 bytes per distinct block of the
 trace and namespace, since whether a token is novel or was evicted needs the memory of all there was. Full attention
