@@ -23,7 +23,7 @@ from adapters.sglang_lookup.lookup import SglangLookup
 from adapters.sglang_lookup.options import SglangLookupOptions
 from reference_engine.laws.base import PoolExhausted
 from reference_engine.laws.registry import make_law
-from vocabulary.engine import Feature, Fidelity, Mode, Reply, TokenRequest
+from vocabulary.engine import Feature, Fidelity, Media, Mode, Reply, TokenRequest
 from vocabulary.errors import EngineFailed, RequestRefused, UsageError
 
 pytestmark = pytest.mark.live("sglang")
@@ -114,6 +114,8 @@ def test_features_of_a_request(lookup: SglangLookup) -> None:
         ask(lookup, X[:500], features=frozenset({Feature.SKIP_LOOKUP}))
     with pytest.raises(RequestRefused, match="exceed the"):
         ask(lookup, [5] * 300_000)
+    with pytest.raises(RequestRefused, match="encoder"):
+        ask(lookup, X[:500], media=(Media("a", 10, 20),))
     assert ask(lookup, X[:500]).hit_len == 496
 
 
@@ -124,6 +126,10 @@ def test_queued_together(lookup: SglangLookup) -> None:
     assert [reply.hit_len for reply in lookup.send_together(prompts)] == [0, 0, 0]
     lookup.reconfigure({"groups": ["full:16"], "chunked_prefill_size": 128})
     assert [reply.hit_len for reply in lookup.send_together(prompts)] == [0, 496, 496]
+    refused = TokenRequest(request_id="no", ids=(1,), features=frozenset({Feature.SKIP_LOOKUP}))
+    with pytest.raises(RequestRefused, match="skip_lookup"):
+        lookup.send_together([TokenRequest(request_id="first", ids=tuple(X[900:1400])), refused])
+    assert [ask(lookup, X[900:1400]).hit_len for _ in range(2)] == [0, 496]
 
 
 def test_a_request_that_would_wait_for_ever(lookup: SglangLookup) -> None:

@@ -163,7 +163,14 @@ class Serving:
 
     def send(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Serve the requests, all queued before the first step, and answer for each."""
-        sent = [self._enqueue(fields) for fields in requests]
+        sent: list[Any] = []
+        try:
+            for fields in requests:
+                sent.append(self._enqueue(fields))  # noqa: PERF401  (those before a refused one must be known)
+        except Refused:  # of requests sent together none is served
+            for req in sent:
+                self.scheduler.waiting_queue.remove(req)
+            raise
         sent_ns = time.monotonic_ns()
         for _ in range(UNBOUNDED_STEPS):
             if all(req.finished() for req in sent):
@@ -197,6 +204,8 @@ class Serving:
             raise Refused(f"request feature {', '.join(sorted(unknown))}: SGLang has no such thing")
         if fields.get("lora") is not None:
             raise Refused("LoRA adapters need weights; the lookup worker has none")
+        if fields["media"]:
+            raise Refused("images and other items need their encoder; the lookup worker has none")
         wants_prompt = "prompt_logprobs" in features
         sampling = SamplingParams(max_new_tokens=len(self.plans[rid]), temperature=0, ignore_eos=True)
         sampling.normalize(None)
