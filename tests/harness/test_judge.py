@@ -284,3 +284,12 @@ def test_the_ledger_follows_the_start_or_else_the_hit(
     judge.judge(request, told(request, 0, 0))
     ledger = judge.judge(request, told(request, hit, start)).ledger
     assert (ledger.reused if ledger else None) == reused
+
+
+@pytest.mark.parametrize(("hit", "unbacked"), [(0, False), (768, False), (1536, False), (1537, True), (3072, True)])
+def test_a_hit_is_unbacked_only_beyond_what_the_law_says_is_held(hit: int, unbacked: bool) -> None:
+    # vLLM 0.23 with MTP looks one unit past the candidate: a hit of 3072, of which the states hold 1536.
+    options = {"groups": ["full:1536", "gdn:1536"], "method": "mtp", "num_speculative_tokens": 1}
+    judge = Judge(replace(FACTS, law="vllm@0.23", law_options=options))
+    judged(judge, range(5250), 0)
+    assert (FindingKind.UNBACKED in judged(judge, range(3393), hit)) is unbacked
