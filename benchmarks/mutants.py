@@ -88,9 +88,8 @@ PARTS = (
     Part("adapters:http", ("adapters/http.py",), OF_ADAPTERS),
 )
 SAME: dict[str, str] = {
-    "adapters/llama_cpp/completion.py NumberReplacer#0: done_ns, last = timed.events[-1] if timed.events else (0, {})": (
-        "the time of an empty stream, which is refused"
-    ),
+    "adapters/llama_cpp/completion.py NumberReplacer#0: "
+    "done_ns, last = timed.events[-1] if timed.events else (0, {})": "the time of an empty stream, which is refused",
     "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
     "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",
 }
