@@ -63,6 +63,17 @@ def test_stream_that_breaks_off(events: list[dict[str, Any]]) -> None:
     for cut in range(len(events)):
         with pytest.raises(EngineFailed, match="without a final event"):
             reply_of(timed(events[:cut]))
+    del events[-1]["timings"]
+    with pytest.raises(EngineFailed, match="without a final event"):
+        reply_of(timed(events))
+
+
+def test_of_several_tokens_in_one_event_the_first_is_timed(events: list[dict[str, Any]]) -> None:
+    first, second, *rest = [event for event in events if "prompt_progress" not in event]
+    joined = first | {key: first[key] + second[key] for key in ("tokens", "completion_probabilities") if key in first}
+    reply = reply_of(timed([joined, *rest]))
+    assert reply.output_ids == (1306, 1632, 756)
+    assert reply.first_logprob == pytest.approx(-4.68250036239624)
 
 
 def test_an_event_of_unknown_form_is_quoted(events: list[dict[str, Any]]) -> None:

@@ -176,7 +176,7 @@ def test_a_wrong_prompt_count_is_found() -> None:
 
 
 def test_salt_and_adapter_both_separate() -> None:
-    spaces = [(None, None), ("a", None), ("b", None), (None, "a"), ("a", "a")]
+    spaces = [(None, None), ("a", None), ("b", None), (None, "a"), ("a", "a"), ("a", "b")]
     requests = [TokenRequest(request_id="r", ids=(*PROMPT, 7), namespace=salt, lora=lora) for salt, lora in spaces]
     for first in requests:
         judge = Judge(FACTS)
