@@ -322,4 +322,4 @@ def test_a_url_holds_no_more_than_a_place(url: str) -> None:
 
 def test_a_line_fits_a_body_and_a_body_fits_a_reply() -> None:
     limits = (http.MAX_LINE_BYTES, http.MAX_BODY_BYTES, http.MAX_REPLY_BYTES)
-    assert limits == (8 * 1024**2, 64 * 1024**2, 256 * 1024**2)  # logits of 150,000 entries as text take 3 MiB
+    assert limits == (8 * 1024**2, 64 * 1024**2, 256 * 1024**2)
