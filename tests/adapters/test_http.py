@@ -230,6 +230,16 @@ def test_a_post_that_is_not_answered_with_200(status: int, kind: type[Exception]
         assert client.post("/completion", {}) == (status, b"two\nlines") == client.get("/props")
 
 
+def test_a_status_below_200_is_no_answer() -> None:
+    with serving(sends(b"HTTP/1.1 199 X\r\n\r\n")) as server:
+        client = server.client()
+        for ask in (client.post_json, lambda *asked: list(client.stream(*asked))):
+            with pytest.raises(EngineFailed, match="POST /completion answered 199"):
+                ask("/completion", {})
+        with pytest.raises(EngineFailed, match="GET /props answered 199"):
+            client.get_json("/props")
+
+
 def test_an_excerpt_of_a_long_answer_is_quoted() -> None:
     with serving(answers(500, b"x" * 500 + b"y")) as server, pytest.raises(EngineFailed, match=r": x{500}$"):
         server.client().post_json("/completion", {})
@@ -260,27 +270,27 @@ def test_a_key_that_the_server_repeats_is_not_shown(spelled: bytes) -> None:
             client.post_json("/completion", {})
 
 
-@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])
+@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, True), (1002, False)])
 def test_a_body_may_be_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch, size: int, fits: bool) -> None:
-    monkeypatch.setattr(http, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 1001)
     with serving(answers(200, b"x" * size)) as server:
         if fits:
             assert server.client().get("/props") == (200, b"x" * size)
         else:
-            with pytest.raises(EngineFailed, match="GET /props answered over 1000 bytes"):
+            with pytest.raises(EngineFailed, match="GET /props answered over 1001 bytes"):
                 server.client().get("/props")
 
 
-@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])
+@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, True), (1002, False)])
 def test_a_line_may_be_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch, size: int, fits: bool) -> None:
-    monkeypatch.setattr(http, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(http, "MAX_LINE_BYTES", 1001)
     line = b'data: "' + b"x" * (size - 9) + b'"\n'
     assert len(line) == size
     with serving(sends(EVENTS + line)) as server:
         if fits:
             assert [data for _, data in server.client().stream("/completion", {})] == ["x" * (size - 9)]
         else:
-            with pytest.raises(EngineFailed, match="POST /completion sent a line of over 1000 bytes"):
+            with pytest.raises(EngineFailed, match="POST /completion sent a line of over 1001 bytes"):
                 list(server.client().stream("/completion", {}))
 
 

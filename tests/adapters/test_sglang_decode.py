@@ -147,7 +147,8 @@ def test_flags() -> None:
     values = dict(itertools.pairwise(cpu))
     assert values["--dtype"] == "float32", "SGLang's own auto would be float16"
     assert (values["--page-size"], values["--attention-backend"]) == ("16", "flex_attention")
-    assert "--skip-server-warmup" in cpu
+    assert (values["--sampling-backend"], values["--grammar-backend"]) == ("pytorch", "none")
+    assert {"--skip-server-warmup", "--skip-tokenizer-init", "--disable-cuda-graph", "--sleep-on-idle"} <= {*cpu}
     assert "--disable-radix-cache" not in cpu
     cuda = server_arguments(SglangOptions(), spec(device="cuda", dtype="bfloat16"), model(), 31000)
     assert {"--attention-backend", "--sampling-backend", "--disable-cuda-graph"}.isdisjoint(cuda)
