@@ -89,6 +89,8 @@ PARTS = (
     Part("adapters:http", ("adapters/http.py",), OF_ADAPTERS),
 )
 SAME: dict[str, str] = {
+    "reference_engine/laws/tensorrt_llm/v2_tree.py ReplaceComparisonOperator_Eq_GtE#0: "
+    "path.append(next(c for tokens, c in parts if tokens == most))": "`most` is the largest of them",
     "adapters/llama_cpp/completion.py NumberReplacer#0: "
     "done_ns, last = timed.events[-1] if timed.events else (0, {})": "the time of an empty stream, which is refused",
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
@@ -303,7 +305,8 @@ class _Chooser:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = sorted((one for one in items if one.nodeid in self.order), key=lambda one: self.order[one.nodeid])
         for item in items:
-            item.add_marker(pytest.mark.timeout(5 + 4 * self.seconds[item.nodeid]))
+            # Ends the process: an exception would be an example for Hypothesis to try again, without a limit.
+            item.add_marker(pytest.mark.timeout(5 + 4 * self.seconds[item.nodeid], method="thread"))
 
 
 def _record(copy: Path, tests: tuple[str, ...], to: Connection) -> None:
