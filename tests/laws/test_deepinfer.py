@@ -247,6 +247,8 @@ def test_the_two_rules_are_two() -> None:
 
 def test_small_arithmetic() -> None:
     assert chunk_spans(0, 1000, 400) == ((0, 400), (400, 800), (800, 1000))
+    assert chunk_spans(0, 1000, 401) == ((0, 401), (401, 802), (802, 1000))
+    assert chunk_spans(0, 1000, 403, context_parallel=2) == ((0, 400), (400, 800), (800, 1000))
     assert chunk_spans(0, 1000, 401, context_parallel=4) == ((0, 400), (400, 800), (800, 1000))
     assert chunk_spans(32, 97, None) == ((32, 97),)
     assert [compressed_entries(n, 4) for n in (0, 3, 4, 7, 128)] == [0, 0, 1, 1, 32]

@@ -59,7 +59,10 @@ def test_what_the_second_manager_keeps() -> None:
     assert settings(commit_min_snapshot=True).window_only
     assert settings(policy="per_request").window_only and settings(policy="per_request").commit_at_end_only
     assert not settings().commit_at_end_only
-    assert refuses(V2, **STATES, policy="per_request") and refuses(V2, policy="none")
+    with pytest.raises(LawDoesNotCover, match="policy = 'per_request' with recurrent state; it states"):
+        make_law(V2, {**STATES, "policy": "per_request"})
+    with pytest.raises(LawDoesNotCover, match="policy = 'none'; it states"):
+        make_law(V2, {"policy": "none"})
     assert refuses(V2, **STATES, commit_min_snapshot=False)
     for name in ("enable_block_reuse", "enable_partial_reuse"):
         assert getattr(settings(), name) and not getattr(settings(**{name: False}), name)
