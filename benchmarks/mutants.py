@@ -125,7 +125,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The tests without a fault: seconds of each, and which of them execute a line of a file."""
+    """The tests without a fault: seconds of each, and which execute a line of a file ("": none, while collecting)."""
 
     seconds: dict[str, float]
     executed: dict[str, dict[int, list[str]]]
@@ -134,7 +134,7 @@ class Baseline:
     def chosen(self, mutant: Mutant) -> dict[str, float]:
         """The tests that should notice it, in order, with their seconds."""
         lines = self.executed.get(mutant.file, {})
-        of_line = {test for line in _statement(mutant.file, mutant.line) for test in lines.get(line, ())}
+        of_line = {test for line in _statement(mutant.file, mutant.line) for test in lines.get(line, ()) if test}
         of_file = {test for tests in lines.values() for test in tests}
         asked = of_line if _functions(mutant.file, mutant.line) else set(self.seconds)
         return {test: self.seconds[test] for test in sorted(asked, key=lambda t: (t not in of_file, self.seconds[t]))}
