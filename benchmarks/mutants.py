@@ -89,7 +89,13 @@ PARTS = (
     ),
     Part("adapters:http", ("adapters/http.py",), OF_ADAPTERS),
 )
+FASTER = "when the queue drops what is outdated: speed only"
 SAME: dict[str, str] = {
+    "reference_engine/laws/parts/free_queue.py NumberReplacer#1: if self._entries > 4 * self.free + 4096:": FASTER,
+    "reference_engine/laws/parts/free_queue.py ReplaceComparisonOperator_Gt_LtE#0: "
+    "if self._entries > 4 * self.free + 4096:": FASTER,
+    "reference_engine/laws/parts/keyed_blocks.py ReplaceTrueWithFalse#0: "
+    "for key, block in zip(keys[~vacant].tolist(), blocks[~vacant].tolist(), strict=True):": "one mask cuts both",
     "reference_engine/laws/deepinfer/law.py ReplaceComparisonOperator_Eq_GtE#0: "
     "and common_prefix(ids, lease.ids[: lease.computed_len]) == start": "`ids` has no more than `start` tokens",
     "reference_engine/laws/tensorrt_llm/v1.py NumberReplacer#3: ceilings[-1] = (Cause.DISABLED, 0)": (
