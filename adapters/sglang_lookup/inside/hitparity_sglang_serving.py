@@ -71,7 +71,8 @@ class Serving:
         except ValueError as error:
             raise Refused(str(error)) from None
         self._patch()
-        arguments = ServerArgs(**self._arguments(model))
+        self.asked = self._arguments(model)
+        arguments = ServerArgs(**self.asked)
         ports = PortArgs.init_new(arguments)
         runtime_context.publish(
             arguments,
@@ -149,7 +150,7 @@ class Serving:
                 "sliding_window": scheduler.sliding_window_size,
                 "swa_tokens": scheduler.swa_tokens_per_layer if scheduler.sliding_window_size else None,
                 "max_mamba_cache_size": schedule.max_mamba_cache_size if self._hybrid() else None,
-                "mamba_radix_cache_strategy": self._arguments().get("mamba_radix_cache_strategy"),
+                "mamba_radix_cache_strategy": self.asked.get("mamba_radix_cache_strategy"),
                 "speculative_algorithm": self.options.get("speculative_algorithm"),
                 "disable_radix_cache": scheduler.disable_radix_cache,
                 "schedule_policy": schedule.schedule_policy,
