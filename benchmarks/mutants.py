@@ -108,6 +108,11 @@ SAME: dict[str, str] = {
     "path.append(next(c for tokens, c in parts if tokens == most))": "`most` is the largest of them",
     "adapters/llama_cpp/completion.py NumberReplacer#0: "
     "done_ns, last = timed.events[-1] if timed.events else (0, {})": "the time of an empty stream, which is refused",
+    "reference_engine/laws/vllm/block_size.py NumberReplacer#0: "
+    '"vllm-ascend@0.26": _Release(rule=Rule.KEYS_ONLY, kernel_block=128),': "a keys-only rule has its own 128",
+    "reference_engine/laws/vllm/switches.py ReplaceFalseWithTrue#0: wide_blocks_advance: bool = False": (
+        "nothing reads it"
+    ),
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
     "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
     "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",

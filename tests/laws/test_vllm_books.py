@@ -18,7 +18,7 @@ from reference_engine.laws.parts.key_radix import KeyRadix
 from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.vllm.law import VllmLaw
-from reference_engine.laws.vllm.steps import decode_step
+from reference_engine.laws.vllm.steps import decode_step, prefill_step
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 
@@ -195,3 +195,25 @@ def test_a_chain_has_a_key_for_each_whole_unit() -> None:
     for unit, ahead, stop in itertools.product((4, 8, 16), (0, 1), (16, 31, 32, 40, 47, 48)):
         chain = Chained(np.array([1, 2], np.int64), 16, 31, 3, 48)
         assert len(KeyRadix(unit, ahead).keys(chain[:stop], "")) == max(stop - ahead, 0) // unit
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_window_is_counted_with_what_one_step_adds_to_it(version: str) -> None:
+    """Of 300 tokens full attention wants 19 blocks; a window of 40 with a budget of 96 at most ceil(135 / 16) + 1."""
+    options = {"groups": ["full:16", "swa:16:40"], "num_gpu_blocks_override": 29, "max_num_batched_tokens": 96}
+    with pytest.raises(PoolExhausted, match="29 blocks wanted for the prompt, 28 free"):
+        make_law(f"vllm@{version}", options).admit(TokenRequest(request_id="r", ids=tuple(P[:300])))
+    ask(make_law(f"vllm@{version}", options | {"num_gpu_blocks_override": 30}), P[:300])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("context", "padded"), [(None, True), (54, True), (53, True), (52, False)])
+def test_a_last_token_is_padded_with_drafts_where_the_context_has_room(
+    version: str, context: int | None, padded: bool
+) -> None:
+    """From 0.30 on: the token at 49, two drafts and the token sampled behind them."""
+    limit = {} if context is None else {"max_model_len": context}
+    law = make_law(f"vllm@{version}", {"method": "mtp", "num_speculative_tokens": 2, **limit})
+    assert isinstance(law, VllmLaw)
+    step = prefill_step(law.plan, 50, 49, 0, first=True)
+    assert (step.start, step.end, step.target) == (49, 50, 52 if padded and version >= "0.30" else 50)
