@@ -113,6 +113,9 @@ SAME: dict[str, str] = {
     "reference_engine/laws/vllm/switches.py ReplaceFalseWithTrue#0: wide_blocks_advance: bool = False": (
         "nothing reads it"
     ),
+    "reference_engine/laws/vllm/tables.py ReplaceComparisonOperator_Eq_LtE#0: mask |= (places + 1) % per == 0": (
+        "a remainder is never below 0"
+    ),
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
     "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
     "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",

@@ -217,3 +217,18 @@ def test_a_last_token_is_padded_with_drafts_where_the_context_has_room(
     assert isinstance(law, VllmLaw)
     step = prefill_step(law.plan, 50, 49, 0, first=True)
     assert (step.start, step.end, step.target) == (49, 50, 52 if padded and version >= "0.30" else 50)
+
+
+@pytest.mark.parametrize(("version", "wanted"), [("0.26", 6), ("0.30", 6), ("0.32", 5), ("0.33", 5)])
+def test_a_hit_inside_a_block_is_counted_with_the_block_it_is_copied_to(version: str, wanted: int) -> None:
+    """Two blocks of a hit of 96 and a copy of the second; the state of the hit and its copy, in some a next one."""
+    options = {"groups": ["full:64", "gdn:64"], "prefix_match_unit": 16, "num_gpu_blocks_override": wanted + 2}
+    law = make_law(f"vllm@{version}", options)
+    ask(law, P[:100])
+    running = law.admit(TokenRequest(request_id="r", ids=tuple(other(60))))
+    law.chunk_end(running)
+    with pytest.raises(PoolExhausted, match=f"{wanted} blocks wanted for the prompt, {wanted - 1} free"):
+        law.admit(TokenRequest(request_id="s", ids=(*P[:100], 5)))
+    law.release(running)
+    law.check_integrity()
+    assert law.admit(TokenRequest(request_id="s", ids=(*P[:100], 5))).expectation.hit_len == 96
