@@ -24,14 +24,36 @@ from harness.fuzz.configurations import Configuration, configurations
 from harness.fuzz.duel import differing
 from reference_engine.laws.base import Law
 from reference_engine.laws.registry import make_law
-from vocabulary.engine import Fidelity, TokenRequest
+from vocabulary.engine import Feature, Fidelity, TokenRequest
 from vocabulary.errors import LawDoesNotCover, RequestRefused, UsageError
 
 FILE = Path(__file__).parent / "golden" / "recorded_answers.jsonl"
-SEED, SEQUENCES = 20, 3
+SEED, SEQUENCES = 20, 4
 """`SEQUENCES`: of each configuration, and at least one of each of its variants."""
 LEAST, MOST = 4, 14
 """Answers; shorter sequences, which the engine or the law refuses early, are not kept."""
+
+
+def _small(name: str, groups: tuple[str, ...], *variants: dict[str, Any]) -> Configuration:
+    options = {"chunked_prefill_size": 128, "max_total_tokens": 1408}
+    return Configuration(
+        name=f"{name}, small pool", engine="sglang@0.5.23", groups=groups, options=options, variants=variants,
+        longest=600, features=(Feature.PROMPT_LOGPROBS,),
+    )  # fmt: skip
+
+
+SMALL_POOLS = (
+    _small("full", ("full",), {"page_size": 1}, {"page_size": 16, "max_total_tokens": 1024}, {"page_size": 64}),
+    _small("full+swa", ("full", "swa:128"), {"page_size": 1}, {"page_size": 16}),
+    _small(
+        "full+gdn",
+        ("full", "gdn"),
+        {"page_size": 1, "mamba_radix_cache_strategy": "no_buffer", "max_mamba_cache_size": 10},
+        {"page_size": 16, "mamba_radix_cache_strategy": "extra_buffer", "max_mamba_cache_size": 14},
+    ),
+)
+"""SGLang's in little room; those of vLLM are among the fuzzer's."""
+ALL = (*configurations(), *SMALL_POOLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +154,7 @@ def main(begins: str = "") -> None:
     """Ask every engine whose law begins so; the other lines stay."""
     kept = [one for each in read().values() for one in each if not one.engine.startswith(begins)]
     lookup, served = LookupSubject(), ServedSubject()
-    for configuration in configurations():
+    for configuration in ALL:
         if configuration.engine.startswith(begins):
             kept += _record(configuration, lookup if configuration.against is Fidelity.LOOKUP else served)
     lookup.close()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from harness.cases.subjects import LawSubject
-from harness.fuzz.configurations import Configuration, configurations
+from harness.fuzz.configurations import Configuration
 from harness.fuzz.duel import differing
-from tests.laws.recorded_answers import case_of, checksum, law_of, outcome, read
+from tests.laws.recorded_answers import ALL, case_of, checksum, law_of, outcome, read
 
 RECORDED = read()
 
 
-KNOWN = [each for each in configurations() if (each.engine, each.name) in RECORDED]
+KNOWN = [each for each in ALL if (each.engine, each.name) in RECORDED]
 
 
 @pytest.mark.parametrize("configuration", KNOWN, ids=lambda each: f"{each.engine} {each.name}")
