@@ -116,6 +116,17 @@ SAME: dict[str, str] = {
     "reference_engine/laws/vllm/tables.py ReplaceComparisonOperator_Eq_LtE#0: mask |= (places + 1) % per == 0": (
         "a remainder is never below 0"
     ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceUnaryOperator_USub_Invert#0: EMPTY = -1": (
+        "a mark that is no position"
+    ),
+    "reference_engine/laws/llama_cpp/chunk_shift.py ReplaceBinaryOperator_Add_LShift#0: "
+    "for start in np.flatnonzero(held[source : len(held) - least + 1] == wanted[0]) + source:": (
+        "looks on where less than a chunk is left"
+    ),
+    "reference_engine/laws/sglang/config.py NumberReplacer#0: limit = None "
+    'if options.get("max_total_tokens") is None else positive(options, "max_total_tokens", 1)': (
+        "a default, and the option is there"
+    ),
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
     "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
     "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",

@@ -191,3 +191,8 @@ def test_books_add_up(options: dict[str, Any], prompts: list[list[int]]) -> None
         assert expected.ledger.tokens(Cause.UNEXPLAINED) == 0
         assert expected.approximate_len <= expected.hit_len
         assert max(expected.per_group.values()) >= expected.hit_len
+
+
+@pytest.mark.parametrize(("options", "tokens"), [({}, 512), ({"n_parallel": 3}, 1536), ({"kv_unified": True}, 512)])
+def test_slots_share_one_range_of_cells_or_have_one_each(options: dict[str, Any], tokens: int) -> None:
+    assert make_law("llama.cpp", {"n_ctx_slot": 512} | options).pool_tokens == tokens

@@ -502,3 +502,53 @@ def test_two_running_requests_of_a_hybrid() -> None:
         manager.check_integrity()
         manager.reset()
         manager.check_integrity()
+
+
+# Borders of admission, and drafts
+
+
+@pytest.mark.parametrize(("page", "output", "least"), [(1, 10, 112), (1, 4096, 4198), (1, 4097, 4199), (16, 10, 128)])
+def test_the_least_pool_that_takes_a_prompt_of_96(page: int, output: int, least: int) -> None:
+    """SGLang takes what leaves six tokens, and what fits with the output, of which 4,096 at most, and a page."""
+    request = TokenRequest(request_id="r", ids=tuple(range(96)), max_tokens=output)
+    for pool, fits in ((least, True), (least - page, False)):
+        law = make_law("sglang@0.5.23", {"page_size": page, "max_total_tokens": pool})
+        if fits:
+            law.admit(request)
+        else:
+            with pytest.raises(PoolExhausted, match="more than"):
+                law.admit(request)
+
+
+def test_of_a_long_output_4096_tokens_are_reserved() -> None:
+    law = make_law("sglang@0.5.23", {"page_size": 1, "max_total_tokens": 10_000})
+    running = law.admit(TokenRequest(request_id="a", ids=tuple(range(5700)), max_tokens=1))
+    law.computed(running, law.chunk_end(running))
+    for prompt, fits in ((202, True), (203, False)):
+        request = TokenRequest(request_id="b", ids=tuple(range(9000, 9000 + prompt)), max_tokens=9000)
+        if fits:
+            law.release(law.admit(request))
+        else:
+            with pytest.raises(PoolExhausted, match="needs more than 4300 tokens, the pool has 4300"):
+                law.admit(request)
+
+
+def test_a_chunk_of_minus_one_is_the_whole_prompt() -> None:
+    for value in (-1, None):
+        law = make_law("sglang@0.5.23", {"chunked_prefill_size": value})
+        assert law.chunk_end(law.admit(TokenRequest(request_id="r", ids=tuple(range(9000))))) == 9000
+    with pytest.raises(LawDoesNotCover, match="chunked_prefill_size = 0"):
+        make_law("sglang@0.5.23", {"chunked_prefill_size": 0})
+
+
+def test_tokens_accepted_in_one_step_are_published_in_order() -> None:
+    law, prompt = make_law("sglang@0.5.23", {"page_size": 1}), tuple(range(10))
+    lease = law.admit(TokenRequest(request_id="r", ids=prompt, max_tokens=8))
+    law.computed(lease, law.chunk_end(lease))
+    law.append(lease, 77)
+    law.accepted(lease, (88, 99, 55))
+    assert (lease.length, lease.computed_len) == (14, 13)
+    law.release(lease)
+    law.check_integrity()
+    again = TokenRequest(request_id="s", ids=(*prompt, 77, 88, 99, 55, 1))
+    assert law.send(again).hit_len == 13
