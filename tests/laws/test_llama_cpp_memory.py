@@ -196,3 +196,13 @@ def test_books_add_up(options: dict[str, Any], prompts: list[list[int]]) -> None
 @pytest.mark.parametrize(("options", "tokens"), [({}, 512), ({"n_parallel": 3}, 1536), ({"kv_unified": True}, 512)])
 def test_slots_share_one_range_of_cells_or_have_one_each(options: dict[str, Any], tokens: int) -> None:
     assert make_law("llama.cpp", {"n_ctx_slot": 512} | options).pool_tokens == tokens
+
+
+@pytest.mark.parametrize(("law_id", "step"), [("llama.cpp", 2048), ("llama-cpp-python@0.3", 512)])
+def test_a_step_is_n_batch_long_and_binds_where_states_are_kept(law_id: str, step: int) -> None:
+    request = TokenRequest(request_id="r", ids=tuple(range(5000)))
+    for groups, binds in ((["full"], False), (["full", "gdn"], True)):
+        law = make_law(law_id, {"groups": groups})
+        assert (law.chunk_end(law.admit(request)), law.chunks_bind) == (step, binds)
+        law = make_law(law_id, {"groups": groups, "n_batch": 100})
+        assert law.chunk_end(law.admit(request)) == 100
