@@ -127,6 +127,9 @@ SAME: dict[str, str] = {
     'if options.get("max_total_tokens") is None else positive(options, "max_total_tokens", 1)': (
         "a default, and the option is there"
     ),
+    "reference_engine/laws/sglang/pools.py NumberReplacer#2: window_pages = pages if self.has_window else 0": (
+        "a pool without a limit lacks nothing"
+    ),
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
     "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
     "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",

@@ -552,3 +552,33 @@ def test_tokens_accepted_in_one_step_are_published_in_order() -> None:
     law.check_integrity()
     again = TokenRequest(request_id="s", ids=(*prompt, 77, 88, 99, 55, 1))
     assert law.send(again).hit_len == 13
+
+
+@pytest.mark.parametrize(("most", "hits"), [(200, [0, 50, 50]), (201, [0, 0, 50])])
+def test_a_prompt_that_fills_the_rest_of_a_step_waits_for_the_next(most: int, hits: list[int]) -> None:
+    """Without chunks the second prompt of 100 joins the first only where more than 100 tokens are left."""
+    prompts = [[*X[:50], *X[1000 * n : 1000 * n + 50]] for n in (1, 2, 3)]
+    requests = [TokenRequest(request_id=str(n), ids=tuple(ids)) for n, ids in enumerate(prompts)]
+    assert [each.hit_len for each in send_together(law(), requests, max_prefill_tokens=most)] == hits
+
+
+def test_a_window_is_usable_from_where_all_of_it_is_live() -> None:
+    """A boundary with fewer live tokens before it than the window is no hit, one token further it is."""
+    found = []
+    for length in range(497, 504):
+        cache = law(groups=SWA)
+        ask(cache, X[:500], output=(5, 6, 7))
+        found.append(ask(cache, [*X[:500], 5, 6, 7][:length]).hit_len)
+    assert found == [0, 0, 0, 499, 500, 501, 502]
+
+
+@pytest.mark.parametrize(("length", "needed"), [(480, None), (490, 512), (600, 624)])
+def test_a_step_and_its_window_fit_the_window_pool(length: int, needed: int | None) -> None:
+    """Whole pages beyond a window, a window and a page, of a pool of 0.8 * 640; without chunks nothing is cut."""
+    cache = law(groups=SWA, page_size=16, max_total_tokens=640)
+    lease = cache.admit(TokenRequest(request_id="r", ids=tuple(X[:length])))
+    if needed is None:
+        assert cache.chunk_end(lease) == length
+    else:
+        with pytest.raises(PoolExhausted, match=f"needs {needed} sliding-window tokens, 512 of 512 are left"):
+            cache.chunk_end(lease)
