@@ -3,7 +3,7 @@
 A place is drawn first and then one of the operators that apply there, so that `+`, which has eleven, does not crowd out
 the rest; a larger sample holds the smaller one. Left out: `|` (here the annotations') and replacements by or of `is`,
 which mean the same for the values compared here; decorators (the flags of a dataclass compute nothing);
-`check_integrity`, by which tests look at a law's books.
+`check_integrity` and its helpers, by which tests look at a law's books.
 
 The tests of a part run once with coverage.py, which says what each executes and takes. Every mutant is then a copy of
 the sources in a forked process with the tests that execute its statement, the fastest first (statements executed at
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 TOPS = ("vocabulary", "adapters", "reference_engine", "workloads", "checkpoints", "harness", "tests")
 LEFT_OUT = ("BitOr", "_Is", "Variable", "Decorator")
+CHECKS = {"check_integrity", "check_held", "check"}
 SEED = 7
 MEMORY = 12 << 30  # bytes of addresses for a mutant that never stops to allocate
 CAUGHT, SURVIVED, SAME_AS = "caught", "survived", "equivalent"
@@ -239,7 +240,7 @@ def _drawn(part: Part, size: int) -> list[Mutant]:
     possible = (
         mutant
         for mutant in chosen
-        if "check_integrity" not in _functions(mutant.file, mutant.line) and _code(mutant) is not None
+        if not CHECKS.intersection(_functions(mutant.file, mutant.line)) and _code(mutant) is not None
     )
     return list(itertools.islice(possible, size))
 

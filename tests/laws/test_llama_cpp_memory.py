@@ -206,3 +206,25 @@ def test_a_step_is_n_batch_long_and_binds_where_states_are_kept(law_id: str, ste
         assert (law.chunk_end(law.admit(request)), law.chunks_bind) == (step, binds)
         law = make_law(law_id, {"groups": groups, "n_batch": 100})
         assert law.chunk_end(law.admit(request)) == 100
+
+
+def test_an_engine_needs_room_for_the_context_and_one_state_where_nothing_is_copied() -> None:
+    def rooms(law_id: str, **options: Any) -> list[int | None]:
+        return [room.slots for room in make_law(law_id, options).rooms]
+
+    assert rooms("llama.cpp", n_ctx_slot=512) == [512]
+    assert rooms("llama.cpp", n_ctx_slot=512, n_parallel=3) == [1536]
+    assert rooms("llama-cpp-python@0.3", n_ctx=512, groups=["full", "gdn"]) == [512, 1]
+
+
+def test_a_state_that_a_step_has_overwritten_and_not_reached_is_lost() -> None:
+    law, prompt = make_law("llama-cpp-python@0.3", {"groups": ["full", "gdn"], "n_ctx": 512}), tuple(range(50))
+    for length, hit in ((50, 0), (51, 0)):
+        request = TokenRequest(request_id="a", ids=(*prompt, 5)[:length])
+        assert law.send(request).hit_len == hit
+        law.finish(request, (7,))
+        given_up = law.admit(TokenRequest(request_id="b", ids=(*request.ids, 6, 7)))
+        assert given_up.expectation.hit_len == length
+        law.stores(given_up, 1, length, length + 2)
+        law.release(given_up)
+        law.check_integrity()
