@@ -34,8 +34,8 @@ MEANINGS = {
     "itself; `worker_mib` of the processes below it. `run_s` holds the report that a run ends with.",
     "mutants": "Faults put into the sources by cosmic-ray's operators, one at a time, drawn with a fixed seed "
     "(`python -m benchmarks mutants`); caught: a test that executes the line failed or did not end, engines left out. "
-    "`survivors` are gaps in these tests; `equivalent`, which no test can tell from the original or which change only "
-    "speed, are not counted.",
+    "`survivors` are gaps in these tests; the number of `equivalent` ones, which no test can tell from the original or "
+    "which change only speed, is apart (benchmarks/mutants.py says why of each).",
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
     "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
     "Shares are those of torch's profiler.",
