@@ -280,6 +280,10 @@ def test_chunks_end_where_states_are_kept() -> None:
 def test_states_in_smaller_blocks_hit_on_the_common_multiple(version: str) -> None:
     groups = {"groups": ["full:48", "gdn:16"]}
     assert [repeated(f"vllm@{version}", groups, length)[0] for length in (60, 97, 145, 200)] == [48, 96, 144, 192]
+    law = make_law(f"vllm@{version}", groups)
+    ask(law, P[:113])
+    between = ask(law, P[:113])  # its state is kept at 112
+    assert (between.hit_len, between.per_group) == (0, {"full:48": 96, "gdn:16": 0})
 
 
 @pytest.mark.parametrize("version", ["0.30", "0.32", "0.33"])
