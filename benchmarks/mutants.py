@@ -93,6 +93,8 @@ PARTS = (
 FASTER = "when the queue drops what is outdated: speed only"
 SAME: dict[str, str] = {
     "reference_engine/laws/parts/free_queue.py NumberReplacer#1: if self._entries > 4 * self.free + 4096:": FASTER,
+    "reference_engine/laws/parts/free_queue.py ReplaceBinaryOperator_Mul_LShift#0: "
+    "if self._entries > 4 * self.free + 4096:": FASTER,
     "reference_engine/laws/parts/free_queue.py ReplaceComparisonOperator_Gt_LtE#0: "
     "if self._entries > 4 * self.free + 4096:": FASTER,
     "reference_engine/laws/parts/keyed_blocks.py ReplaceTrueWithFalse#0: "

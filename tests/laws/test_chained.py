@@ -100,3 +100,12 @@ def test_a_law_that_compares_tokens_refuses_blocks() -> None:
         law.send(chained_request("1", np.array([1, 2]), 16, 32, 1))
     with pytest.raises(TypeError, match="give this law its tokens"):
         make_law("llama-cpp-python@0.3", {}).send(chained_request("1", np.array([1, 2]), 16, 32, 1))
+
+
+def test_block_numbers_may_be_large_from_the_first_on() -> None:
+    law = make_law("vllm@0.32", {"block_size": 16})
+    for name, hit in (("1", 0), ("2", 32)):
+        request = chained_request(name, np.array([5000, 7000, 6000]), 16, 48, int(name))
+        assert law.send(request).hit_len == hit
+        law.finish(request, (OUTPUTS,))
+        law.check_integrity()
