@@ -33,8 +33,9 @@ MEANINGS = {
     "of its own (`python -m benchmarks load`), at a tenth of the size and whole. Memory is the peak of the command "
     "itself; `worker_mib` of the processes below it. `run_s` holds the report that a run ends with.",
     "mutants": "Faults put into the sources by cosmic-ray's operators, one at a time, drawn with a fixed seed "
-    "(`python -m benchmarks mutants`); caught: a test of that part failed or did not end. `survivors` are gaps in "
-    "the tests; `equivalent`, which no test can tell from the original, are not counted.",
+    "(`python -m benchmarks mutants`); caught: a test that executes the line failed or did not end, engines left out. "
+    "`survivors` are gaps in these tests; the number of `equivalent` ones, which no test can tell from the original or "
+    "which change only speed, is apart (benchmarks/mutants.py says why of each).",
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
     "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
     "Shares are those of torch's profiler.",
@@ -66,6 +67,7 @@ def write_page(results: Path) -> None:
                 heads = list(dict.fromkeys(head for row in rows for head in row))
                 lines.append("| " + " | ".join(heads) + " |")
                 lines.append("|" + "---|" * len(heads))
-                lines += ["| " + " | ".join(str(row.get(head, "")) for head in heads) + " |" for row in rows]
+                cells = [[str(row.get(head, "")).replace("|", "\\|") for head in heads] for row in rows]
+                lines += ["| " + " | ".join(row) + " |" for row in cells]
                 lines.append("")
     PAGE.write_text("\n".join(lines), encoding="utf-8")
