@@ -28,8 +28,8 @@ MEANINGS = {
     "soak": "The same cells on engines that are started again and again (`python -m benchmarks soak --minutes 60`, a "
     "third for each engine): memory of harness and engine, requests and open descriptors, medians of the first and the "
     "last third of the starts. `requests_per_s` is by the clock; `requests_per_yard` by processor time, in units of a "
-    "fixed loop timed in each round, so that other work on the machine does not change it. `engine_growth_in_a_start_mib`: memory of the engine's processes from the "
-    "second cell to the sixth.",
+    "fixed loop timed in each round, so that other work on the machine does not change it. "
+    "`engine_growth_in_a_start_mib`: memory of the engine's processes from the second cell to the sixth.",
     "load": "`hitparity run` of very many requests, `load()` of their results and both reports, each command a process "
     "of its own (`python -m benchmarks load`), at a tenth of the size and whole. Memory is the peak of the command "
     "itself; `worker_mib` of the processes below it. `run_s` holds the report that a run ends with.",
