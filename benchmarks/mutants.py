@@ -1,51 +1,65 @@
 """Mutants: faults put into ledgers, laws and adapters by cosmic-ray's operators. Does the suite catch them?
 
 A place is drawn first and then one of the operators that apply there, so that `+`, which has eleven, does not crowd out
-the rest. Every mutant is a copy of the sources in a forked process with the offline tests of its part. Left out: `|`
-(here the annotations') and replacements by or of `is`, which mean the same for the values compared here;
-decorators (the flags of a dataclass compute nothing).
+the rest; a larger sample holds the smaller one. Left out: `|` (here the annotations') and replacements by or of `is`,
+which mean the same for the values compared here; decorators (the flags of a dataclass compute nothing);
+`check_integrity` and its helpers, by which tests look at a law's books.
+
+The tests of a part run once with coverage.py, which says what each executes and takes. Every mutant is then a copy of
+the sources in a forked process with the tests that execute its statement, the fastest first (statements executed at
+import: every test, those of the file first). Hypothesis does not shrink there.
 
 HITPARITY_MUTANTS: mutants per part (default 60). HITPARITY_MUTANTS_PARTS: only parts whose name begins so (comma).
 HITPARITY_MUTANTS_SECONDS: draw no further mutant of a part after this time (default: no limit).
-HITPARITY_MUTANTS_LOG: append each verdict to this file and take those in it as known; delete it when sources change.
+HITPARITY_MUTANTS_LOG: append each verdict to this file and take those in it as known: remove the survivors from it when
+tests are added, and all of it when sources change in more than the lines named.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import io
+import itertools
 import multiprocessing
 import os
 import random
+import resource
 import shutil
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import hypothesis
-import numpy as np
-import pydantic
 import pytest
+from hypothesis import Phase, settings
+
+if TYPE_CHECKING:
+    from coverage import Coverage
 
 ROOT = Path(__file__).parent.parent
 TOPS = ("vocabulary", "adapters", "reference_engine", "workloads", "checkpoints", "harness", "tests")
 LEFT_OUT = ("BitOr", "_Is", "Variable", "Decorator")
+CHECKS = {"check_integrity", "check_held", "check"}
 SEED = 7
+MEMORY = 12 << 30  # bytes of addresses for a mutant that never stops to allocate
 CAUGHT, SURVIVED, SAME_AS = "caught", "survived", "equivalent"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Sources that are mutated together (globs) and the tests that should notice, the fastest first."""
+    """Sources that are mutated together and the tests that should notice (globs)."""
 
     name: str
     sources: tuple[str, ...]
     tests: tuple[str, ...]
-    only: str = ""  # pytest's -k
 
     @property
     def package(self) -> str:
@@ -53,51 +67,132 @@ class Part:
         return self.name.split(":")[0]
 
 
-LAWS, FULL = "reference_engine/laws", "tests/laws/test_full_attention.py"
+LAWS = "reference_engine/laws"
+OF_LAWS = ("tests/laws/test_*.py",)
+OF_ADAPTERS = ("tests/adapters/test_*_decode.py", "tests/adapters/test_*_law*.py", "tests/adapters/test_[hlosv]*.py")
 PARTS = (
     Part("ledger:vocabulary", ("vocabulary/ledger.py",), ("tests/vocabulary/test_ledger.py",)),
     Part("ledger:judge", ("harness/judge.py",), ("tests/harness/test_judge.py",)),
-    Part("laws:vllm", (f"{LAWS}/vllm/*.py",), ("tests/laws/test_vllm*.py", FULL), "not sglang"),
-    Part("laws:sglang", (f"{LAWS}/sglang/*.py",), ("tests/laws/test_sglang*.py", FULL), "not vllm"),
-    Part("laws:llama.cpp", (f"{LAWS}/llama_cpp/*.py",), ("tests/laws/test_llama_cpp*.py", "tests/laws/test_slots.py")),
-    Part(
-        "laws:others",
-        (f"{LAWS}/tensorrt_llm/*.py", f"{LAWS}/deepinfer/*.py"),
-        ("tests/laws/test_tensorrt_llm.py", "tests/laws/test_deepinfer.py", "tests/laws/test_trtllm*.py"),
-    ),
-    Part("laws:parts", (f"{LAWS}/parts/*.py",), ("tests/laws/test_chained.py", FULL, "tests/laws/test_*.py")),
+    Part("laws:vllm", (f"{LAWS}/vllm/*.py",), OF_LAWS),
+    Part("laws:sglang", (f"{LAWS}/sglang/*.py",), OF_LAWS),
+    Part("laws:llama.cpp", (f"{LAWS}/llama_cpp/*.py",), OF_LAWS),
+    Part("laws:others", (f"{LAWS}/tensorrt_llm/*.py", f"{LAWS}/deepinfer/*.py"), OF_LAWS),
+    Part("laws:parts", (f"{LAWS}/parts/*.py",), OF_LAWS),
     Part(
         "adapters:readings",
         ("adapters/*/transcript.py", "adapters/*/probe_log.py", "adapters/*/server_log.py", "adapters/*/completion.py"),
-        ("tests/adapters/test_*_decode.py",),
+        OF_ADAPTERS,
     ),
     Part(
         "adapters:laws",
         ("adapters/vllm/law.py", "adapters/llama_cpp/law.py", "adapters/sglang/facts.py", "adapters/*/options.py"),
-        ("tests/adapters/test_*_law*.py", "tests/adapters/test_*_decode.py", "tests/adapters/test_[lsv]*.py"),
+        OF_ADAPTERS,
     ),
-    Part("adapters:http", ("adapters/http.py",), ("tests/adapters/test_http.py",)),
+    Part("adapters:http", ("adapters/http.py",), OF_ADAPTERS),
 )
+FASTER = "when the queue drops what is outdated: speed only"
 SAME: dict[str, str] = {
-    "adapters/llama_cpp/completion.py:83 NumberReplacer#13": "the time of an empty stream, which is refused unread",
+    "reference_engine/laws/parts/free_queue.py NumberReplacer#1: if self._entries > 4 * self.free + 4096:": FASTER,
+    "reference_engine/laws/parts/free_queue.py ReplaceBinaryOperator_Mul_LShift#0: "
+    "if self._entries > 4 * self.free + 4096:": FASTER,
+    "reference_engine/laws/parts/free_queue.py ReplaceComparisonOperator_Gt_LtE#0: "
+    "if self._entries > 4 * self.free + 4096:": FASTER,
+    "reference_engine/laws/parts/keyed_blocks.py ReplaceTrueWithFalse#0: "
+    "for key, block in zip(keys[~vacant].tolist(), blocks[~vacant].tolist(), strict=True):": "one mask cuts both",
+    "reference_engine/laws/deepinfer/law.py ReplaceComparisonOperator_Eq_GtE#0: "
+    "and common_prefix(ids, lease.ids[: lease.computed_len]) == start": "`ids` has no more than `start` tokens",
+    "reference_engine/laws/tensorrt_llm/v1.py NumberReplacer#3: ceilings[-1] = (Cause.DISABLED, 0)": (
+        "-1 in place of 0, and a ceiling below 0 is 0"
+    ),
+    "reference_engine/laws/tensorrt_llm/v1.py ReplaceFalseWithTrue#0: cyclic_windows: bool = False,": (
+        "a default, and its one caller names it"
+    ),
+    "reference_engine/laws/tensorrt_llm/v2_tree.py ReplaceComparisonOperator_Eq_GtE#0: "
+    "path.append(next(c for tokens, c in parts if tokens == most))": "`most` is the largest of them",
+    "adapters/llama_cpp/completion.py NumberReplacer#0: "
+    "done_ns, last = timed.events[-1] if timed.events else (0, {})": "the time of an empty stream, which is refused",
+    "reference_engine/laws/vllm/block_size.py NumberReplacer#0: "
+    '"vllm-ascend@0.26": _Release(rule=Rule.KEYS_ONLY, kernel_block=128),': "a keys-only rule has its own 128",
+    "reference_engine/laws/vllm/switches.py ReplaceFalseWithTrue#0: wide_blocks_advance: bool = False": (
+        "nothing reads it"
+    ),
+    "reference_engine/laws/vllm/tables.py ReplaceComparisonOperator_Eq_LtE#0: mask |= (places + 1) % per == 0": (
+        "a remainder is never below 0"
+    ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceUnaryOperator_USub_Invert#0: EMPTY = -1": (
+        "a mark that is no position"
+    ),
+    "reference_engine/laws/llama_cpp/chunk_shift.py ReplaceBinaryOperator_Add_LShift#0: "
+    "for start in np.flatnonzero(held[source : len(held) - least + 1] == wanted[0]) + source:": (
+        "looks on where less than a chunk is left"
+    ),
+    "reference_engine/laws/sglang/config.py NumberReplacer#0: limit = None "
+    'if options.get("max_total_tokens") is None else positive(options, "max_total_tokens", 1)': (
+        "a default, and the option is there"
+    ),
+    "reference_engine/laws/sglang/pools.py NumberReplacer#2: window_pages = pages if self.has_window else 0": (
+        "a pool without a limit lacks nothing"
+    ),
+    "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
+    "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
+    "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One fault: the operator's `occurrence`-th place in a file."""
+    """One fault: the operator's `occurrence`-th place in a file; `text` is the line, `nth` counts those of one text."""
 
     file: str
     line: int
     operator: str
     occurrence: int
+    text: str
+    nth: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} {self.operator}#{self.occurrence}"
+        return f"{self.file} {self.operator}#{self.nth}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The tests without a fault: seconds of each, and which execute a line of a file ("": none, while collecting)."""
+
+    seconds: dict[str, float]
+    executed: dict[str, dict[int, list[str]]]
+    modules: list[str]
+
+    def chosen(self, mutant: Mutant) -> dict[str, float]:
+        """The tests that should notice it, in order, with their seconds."""
+        lines = self.executed.get(mutant.file, {})
+        of_line = {test for line in _statement(mutant.file, mutant.line) for test in lines.get(line, ()) if test}
+        of_file = {test for tests in lines.values() for test in tests}
+        asked = of_line if _functions(mutant.file, mutant.line) else set(self.seconds)
+        return {test: self.seconds[test] for test in sorted(asked, key=lambda t: (t not in of_file, self.seconds[t]))}
+
+
+@cache
+def _tree(file: str) -> list[ast.stmt]:
+    return [node for node in ast.walk(ast.parse((ROOT / file).read_bytes())) if isinstance(node, ast.stmt)]
+
+
+def _functions(file: str, line: int) -> list[str]:
+    """In whose bodies it stands: what is in none runs when the file is imported, whichever test imports it first."""
+    functions = (node for node in _tree(file) if isinstance(node, ast.FunctionDef))
+    return [node.name for node in functions if node.body[0].lineno <= line <= (node.end_lineno or line)]
+
+
+def _statement(file: str, line: int) -> range:
+    """The lines of the innermost statement there; of a compound one its head."""
+    node = max((n for n in _tree(file) if n.lineno <= line <= (n.end_lineno or line)), key=lambda n: n.lineno)
+    body = getattr(node, "body", None)
+    return range(node.lineno, max(line, body[0].lineno - 1 if body else node.end_lineno or line) + 1)
 
 
 def measure() -> list[dict[str, object]]:
-    """One row per package; ImportError where cosmic-ray is missing."""
+    """One row per package; ModuleNotFoundError where cosmic-ray or coverage.py is missing."""
+    for needed in ("cosmic_ray", "coverage"):
+        importlib.import_module(needed)
     chosen = tuple(os.environ.get("HITPARITY_MUTANTS_PARTS", "").split(","))
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: {CAUGHT: [], SURVIVED: [], SAME_AS: []})
     with tempfile.TemporaryDirectory(prefix="hitparity-mutants-") as name:
@@ -116,7 +211,7 @@ def measure() -> list[dict[str, object]]:
             "caught": len(of[CAUGHT]),
             "share": f"{len(of[CAUGHT]) / max(1, len(of[CAUGHT]) + len(of[SURVIVED])):.1%}",
             "survivors": "; ".join(of[SURVIVED]),
-            "equivalent": "; ".join(f"{mutant} ({SAME[mutant]})" for mutant in of[SAME_AS]),
+            "equivalent": len(of[SAME_AS]),
         }
         for package, of in found.items()
     ]
@@ -126,41 +221,37 @@ def _verdicts(copy: Path, part: Part) -> Iterator[tuple[Mutant, str]]:
     """The part's mutants with what came of them; those for which no time is left are not drawn."""
     log = Path(os.environ.get("HITPARITY_MUTANTS_LOG", os.devnull))
     known = dict(line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()) if log.is_file() else {}
-    limit, stop = None, time.monotonic() + float(os.environ.get("HITPARITY_MUTANTS_SECONDS", "inf"))
+    stop = time.monotonic() + float(os.environ.get("HITPARITY_MUTANTS_SECONDS", "inf"))
     for mutant in _drawn(part, int(os.environ.get("HITPARITY_MUTANTS", "60"))):
         verdict = SAME_AS if str(mutant) in SAME else known.get(str(mutant))
         if verdict is None and time.monotonic() < stop:
-            limit = limit or _limit(copy, part)
-            verdict = CAUGHT if _caught(copy, part, mutant, limit) else SURVIVED
+            verdict = CAUGHT if _caught(copy, mutant, _baseline(copy, part.tests)) else SURVIVED
             with log.open("a", encoding="utf-8") as file:
                 file.write(f"{mutant}\t{verdict}\n")
         if verdict is not None:
             yield mutant, verdict
 
 
-def _limit(copy: Path, part: Part) -> float:
-    """Seconds a mutant gets; RuntimeError where the tests fail without one."""
-    begin = time.monotonic()
-    if _fails(copy, part, 600):
-        raise RuntimeError(f"{part.name}: the tests fail without a mutant; run pytest {' '.join(part.tests)}")
-    return 3 * (time.monotonic() - begin) + 10
-
-
 def _drawn(part: Part, size: int) -> list[Mutant]:
-    """A sample that depends on the sources, the size and the seed only."""
+    """A sample that depends on the sources and the seed only; a smaller one is the larger one's beginning."""
     rng = random.Random(SEED)
     files = [path for pattern in part.sources for path in sorted(ROOT.glob(pattern))]
     places = [place for path in files for place in _places(path)]
-    return [rng.choice(place) for place in rng.sample(places, min(size, len(places)))]
+    rng.shuffle(places)
+    chosen = [rng.choice(place) for place in places]
+    possible = (
+        mutant
+        for mutant in chosen
+        if not CHECKS.intersection(_functions(mutant.file, mutant.line)) and _code(mutant) is not None
+    )
+    return list(itertools.islice(possible, size))
 
 
 def _places(path: Path) -> Iterator[list[Mutant]]:
     """The mutants of a file, those of one place and kind together."""
-    try:
-        from cosmic_ray.ast import ast_nodes, get_ast_from_path
-        from cosmic_ray.plugins import get_operator, operator_names
-    except ImportError as missing:
-        raise ImportError("mutants: cosmic-ray is not installed; pip install 'cosmic-ray>=8.3'") from missing
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path
+    from cosmic_ray.plugins import get_operator, operator_names
+
     lines = path.read_text(encoding="utf-8").splitlines()
     nodes = list(ast_nodes(get_ast_from_path(path)))
     file = str(path.relative_to(ROOT))
@@ -170,56 +261,146 @@ def _places(path: Path) -> Iterator[list[Mutant]]:
             continue
         operator = get_operator(name)()
         found = (start for node in nodes for start, _ in operator.mutation_positions(node))
+        before = Counter[str]()
         for occurrence, start in enumerate(found):
             kind = name.split("_")[0]
-            if lines[start[0] - 1].lstrip().startswith("@"):
-                continue
-            places[start, kind].append(Mutant(file, start[0], name.removeprefix("core/"), occurrence))
+            text = lines[start[0] - 1].strip()
+            if not text.startswith("@"):
+                mutant = Mutant(file, start[0], name.removeprefix("core/"), occurrence, text, before[text])
+                places[start, kind].append(mutant)
+            before[text] += 1
     yield from (places[key] for key in sorted(places))
 
 
-def _caught(copy: Path, part: Part, mutant: Mutant, limit: float) -> bool:
-    """Put the fault into the copy, run its tests, take it out again."""
+def _code(mutant: Mutant) -> str | None:
+    """The file with the fault; None where cosmic-ray fails: 8.7 cannot replace an exception's dotted name."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
-    target = copy / mutant.file
-    source = target.read_text(encoding="utf-8")
-    code = mutate_code(source, get_operator("core/" + mutant.operator)(), mutant.occurrence)
-    if code is None:
-        raise RuntimeError(f"{mutant}: cosmic-ray finds no such place any more")
-    target.write_text(code, encoding="utf-8")
+    source = (ROOT / mutant.file).read_text(encoding="utf-8")
     try:
-        return _fails(copy, part, limit)
+        code: str | None = mutate_code(source, get_operator("core/" + mutant.operator)(), mutant.occurrence)
+    except AttributeError:
+        return None
+    return code
+
+
+def _caught(copy: Path, mutant: Mutant, baseline: Baseline) -> bool:
+    """Put the fault into the copy, run the tests that execute it, take it out again; True if one fails or hangs."""
+    chosen, code = baseline.chosen(mutant), _code(mutant)
+    assert code is not None
+    (copy / mutant.file).write_text(code, encoding="utf-8")
+    try:
+        child = multiprocessing.get_context("fork").Process(target=_judge, args=(copy, chosen))
+        child.start()
+        child.join(60 + 4 * sum(chosen.values()))
+        if child.is_alive():
+            child.kill()
+            child.join()
+        return child.exitcode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     finally:
-        target.write_text(source, encoding="utf-8")
+        shutil.copy2(ROOT / mutant.file, copy / mutant.file)  # with its time, by which the compiled one is taken again
 
 
-def _fails(copy: Path, part: Part, limit: float) -> bool:
-    """Whether a test fails, or does not end in `limit` seconds."""
-    child = multiprocessing.get_context("fork").Process(target=_pytest, args=(copy, part))
+@cache
+def _baseline(copy: Path, tests: tuple[str, ...]) -> Baseline:
+    """Run the tests on the sources as they are; RuntimeError where one fails. Imports what they import."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_record, args=(copy, tests, theirs))
     child.start()
-    child.join(limit)
-    if child.is_alive():
-        child.kill()
+    theirs.close()
+    with suppress(EOFError):
+        baseline: Baseline = ours.recv()
         child.join()
-    return child.exitcode != 0
+        for name in baseline.modules:
+            with suppress(ImportError):
+                importlib.import_module(name)
+        return baseline
+    raise RuntimeError(f"the tests fail without a mutant; run pytest {' '.join(tests)}")
 
 
-def _pytest(copy: Path, part: Part) -> None:
-    """In the child: the copy's own modules instead of those already imported."""
+class _Recorder:
+    """pytest plug-in: which test takes how long and executes what."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self.coverage, self.seconds = coverage, dict[str, float]()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.coverage.switch_context(item.nodeid)
+        begin = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] = time.monotonic() - begin
+            self.coverage.switch_context("")
+
+
+class _Chooser:
+    """pytest plug-in: only the tests given, in their order, each with a time limit; Hypothesis without shrinking."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds, self.order = seconds, {test: at for at, test in enumerate(seconds)}
+
+    def pytest_configure(self) -> None:
+        settings.register_profile("mutants", deadline=None, database=None, phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted((one for one in items if one.nodeid in self.order), key=lambda one: self.order[one.nodeid])
+        for item in items:
+            # Ends the process: an exception would be an example for Hypothesis to try again, without a limit.
+            item.add_marker(pytest.mark.timeout(5 + 4 * self.seconds[item.nodeid], method="thread"))
+
+
+def _record(copy: Path, tests: tuple[str, ...], to: Connection) -> None:
+    """In the child of the baseline."""
+    from coverage import Coverage
+
+    coverage = Coverage(
+        data_file=None, config_file=False, include=[str(copy / one) for part in PARTS for one in part.sources]
+    )
+    recorder = _Recorder(coverage)
+    sys.dont_write_bytecode = False  # compiled once for all mutants
+    _enter(copy)
+    coverage.start()
+    code = _pytest(list(dict.fromkeys(str(path) for one in tests for path in sorted(copy.glob(one)))), recorder)
+    coverage.stop()
+    if code == pytest.ExitCode.OK:
+        data = coverage.get_data()
+        files = {str(Path(file).relative_to(copy)): file for file in data.measured_files()}
+        executed = {name: data.contexts_by_lineno(file) for name, file in files.items()}
+        modules = [
+            name for name, module in sys.modules.items() if "site-packages" in str(getattr(module, "__file__", ""))
+        ]
+        to.send(Baseline(recorder.seconds, executed, modules))
+    to.close()
+    os._exit(int(code))
+
+
+def _judge(copy: Path, chosen: dict[str, float]) -> None:
+    """In the child of a mutant."""
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    _enter(copy)
+    os._exit(
+        int(_pytest(list(dict.fromkeys(test.split("::")[0] for test in chosen)), _Chooser(chosen)) if chosen else 0)
+    )
+
+
+def _enter(copy: Path) -> None:
+    """The copy's own modules instead of those already imported."""
     for name in [name for name in sys.modules if name.split(".")[0] in TOPS]:
         del sys.modules[name]
     os.chdir(copy)
     sys.path.insert(0, str(copy))
-    sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     os.environ.pop("CI", None)
-    found = dict.fromkeys(str(path) for pattern in part.tests for path in sorted(copy.glob(pattern)))
-    asked = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--hypothesis-seed=0", "-m", "not live"]
+
+
+def _pytest(files: list[str], plugin: object) -> int:
+    """pytest's exit code; nothing printed."""
+    off = [word for name in ("cacheprovider", "faulthandler", "xdist", "anyio") for word in ("-p", f"no:{name}")]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        code = pytest.main([*asked, "-k", part.only, *found])
-    os._exit(int(code))
-
-
-PRELOADED = (hypothesis, np, pydantic)  # what every child would import again
+        return pytest.main(["-x", "-q", *off, "--hypothesis-seed=0", "-m", "not live", *files], plugins=[plugin])

@@ -26,15 +26,17 @@ MEANINGS = {
     "of noise are. `starts` is what no statistics over the pairs of one process start can see: give a threshold well "
     "above what two starts differ by.",
     "soak": "The same cells on engines that are started again and again (`python -m benchmarks soak --minutes 60`, a "
-    "third for each engine): memory of harness and engine, requests per second and open descriptors, medians of the "
-    "first and the last third of the starts. `engine_growth_in_a_start_mib`: memory of the engine's processes from the "
-    "second cell to the sixth.",
+    "third for each engine): memory of harness and engine, requests and open descriptors, medians of the first and the "
+    "last third of the starts. `requests_per_s` is by the clock; `requests_per_yard` by processor time, in units of a "
+    "fixed loop timed in each round, so that other work on the machine does not change it. "
+    "`engine_growth_in_a_start_mib`: memory of the engine's processes from the second cell to the sixth.",
     "load": "`hitparity run` of very many requests, `load()` of their results and both reports, each command a process "
     "of its own (`python -m benchmarks load`), at a tenth of the size and whole. Memory is the peak of the command "
     "itself; `worker_mib` of the processes below it. `run_s` holds the report that a run ends with.",
     "mutants": "Faults put into the sources by cosmic-ray's operators, one at a time, drawn with a fixed seed "
-    "(`python -m benchmarks mutants`); caught: a test of that part failed or did not end. `survivors` are gaps in "
-    "the tests; `equivalent`, which no test can tell from the original, are not counted.",
+    "(`python -m benchmarks mutants`); caught: a test that executes the line failed or did not end, engines left out. "
+    "`survivors` are gaps in these tests; the number of `equivalent` ones, which no test can tell from the original or "
+    "which change only speed, is apart (benchmarks/mutants.py says why of each).",
     "reference_speed": "Where the reference engine's time goes on SmolLM2, in this process: TTFT cold and with 14 "
     "tokens behind a hit, beside the model's matrix products alone (`products_ms`: the same shapes, nothing else). "
     "Shares are those of torch's profiler.",
@@ -66,6 +68,7 @@ def write_page(results: Path) -> None:
                 heads = list(dict.fromkeys(head for row in rows for head in row))
                 lines.append("| " + " | ".join(heads) + " |")
                 lines.append("|" + "---|" * len(heads))
-                lines += ["| " + " | ".join(str(row.get(head, "")) for head in heads) + " |" for row in rows]
+                cells = [[str(row.get(head, "")).replace("|", "\\|") for head in heads] for row in rows]
+                lines += ["| " + " | ".join(row) + " |" for row in cells]
                 lines.append("")
     PAGE.write_text("\n".join(lines), encoding="utf-8")

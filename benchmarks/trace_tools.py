@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vocabulary.cache import cache_dir, exclusive
+from vocabulary.errors import EngineUnavailable
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "kvcache-simulator": ("kvcache-simulator==0.1.3",),
@@ -22,16 +23,18 @@ SCRIPTS = Path(__file__).parent / "in_tools"
 
 
 def folder(tool: str) -> Path:
-    """The tool's environment, made on first use (pip, from the package index)."""
+    """The tool's environment, made on first use (pip, from the package index); EngineUnavailable where that fails."""
     wanted = TOOLS[tool]
     path = cache_dir() / "benchmarks" / wanted[0].replace("==", "-")
     with exclusive(path.with_suffix(".lock"), lambda text: print(text, file=sys.stderr)):
         if not (path / "complete").is_file():
             venv.create(path, with_pip=True, clear=True)
-            pip = [path / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, "--no-deps", wanted[0]], check=True)
-            if wanted[1:]:
-                subprocess.run([*pip, *wanted[1:]], check=True)
+            pip = [str(path / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+            for asked in (("--no-deps", wanted[0]), wanted[1:]):
+                if asked and subprocess.run([*pip, *asked], check=False).returncode:
+                    raise EngineUnavailable(
+                        f"pip could not install {' '.join(asked)} (above); it needs a package index"
+                    )
             (path / "complete").touch()
     return path
 

@@ -6,7 +6,6 @@ Times are `time.monotonic_ns()` readings, one clock for all processes of a machi
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -67,6 +66,8 @@ class Media:
     @property
     def stand_in(self) -> int:
         """A negative number, the same for the same item at the same place; over an ID, one that no token has."""
+        import hashlib  # takes longer than the rest of this module, and few requests have items
+
         digest = hashlib.sha256(f"{self.start} {self.identifier}".encode()).digest()
         return -1 - (int.from_bytes(digest[:4], "little") >> 1)
 

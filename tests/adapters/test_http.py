@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -12,8 +13,9 @@ from contextlib import contextmanager
 import pytest
 
 from adapters import http
-from adapters.http import HttpClient
-from vocabulary.errors import EngineFailed, UsageError
+from adapters.http import HttpClient, check_url, sending_ns
+from vocabulary.engine import TokenRequest
+from vocabulary.errors import EngineFailed, RequestRefused, UsageError
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 EVENTS = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
@@ -206,3 +208,128 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str) -> Non
     with pytest.raises(UsageError, match="made-up: the API key holds control or non-ASCII characters") as caught:
         HttpClient("made-up", "http://host", timeout_s=1, api_key=key)
     assert key not in str(caught.value)
+
+
+def answers(status: int, body: bytes = b"{}") -> Callable[[Server, socket.socket, int], None]:
+    return sends(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(201, EngineFailed), (399, EngineFailed), (400, RequestRefused), (499, RequestRefused), (500, EngineFailed)],
+)
+def test_a_post_that_is_not_answered_with_200(status: int, kind: type[Exception]) -> None:
+    said = rf"^made-up: POST /completion (refused with|answered) {status}: two lines$"
+    with serving(answers(status, b"two\nlines")) as server:
+        client = server.client()
+        with pytest.raises(kind, match=said):
+            client.post_json("/completion", {})
+        with pytest.raises(kind, match=said):
+            list(client.stream("/completion", {}))
+        with pytest.raises(EngineFailed, match=rf"^made-up: GET /props answered {status}: two lines$"):
+            client.get_json("/props")
+        assert client.post("/completion", {}) == (status, b"two\nlines") == client.get("/props")
+
+
+def test_a_status_below_200_is_no_answer() -> None:
+    with serving(sends(b"HTTP/1.1 199 X\r\n\r\n")) as server:
+        client = server.client()
+        for ask in (client.post_json, lambda *asked: list(client.stream(*asked))):
+            with pytest.raises(EngineFailed, match="POST /completion answered 199"):
+                ask("/completion", {})
+        with pytest.raises(EngineFailed, match="GET /props answered 199"):
+            client.get_json("/props")
+
+
+def test_an_excerpt_of_a_long_answer_is_quoted() -> None:
+    with serving(answers(500, b"x" * 500 + b"y")) as server, pytest.raises(EngineFailed, match=r": x{500}$"):
+        server.client().post_json("/completion", {})
+
+
+def test_requests_carry_the_path_the_body_and_the_key() -> None:
+    with serving(sends(JSON)) as server:
+        port = server.listener.getsockname()[1]
+        client = HttpClient("made-up", f"http://127.0.0.1:{port}/base/", timeout_s=60, api_key="se/cret")
+        assert (client.post("/completion", {}), client.get("/props")) == ((200, b"{}"), (200, b"{}"))
+        without = server.client()
+        without.get("/props")
+    post, get, plain = server.requests
+    assert post.startswith(b"POST /base/completion HTTP/1.1\r\n") and post.endswith(b"\r\n\r\n{}")
+    assert get.startswith(b"GET /base/props HTTP/1.1\r\n") and get.endswith(b"\r\n\r\n")
+    for sent in (post, get):
+        assert b"Content-Type: application/json" in sent and b"Authorization: Bearer se/cret" in sent
+        assert b"Connection: close" in sent
+    assert b"Authorization" not in plain
+
+
+@pytest.mark.parametrize("spelled", [b'a"b/c', b'a\\"b/c', b'a"b\\/c'])
+def test_a_key_that_the_server_repeats_is_not_shown(spelled: bytes) -> None:
+    with serving(answers(401, b"no such key <%s>" % spelled)) as server:
+        port = server.listener.getsockname()[1]
+        client = HttpClient("made-up", f"http://127.0.0.1:{port}", timeout_s=60, api_key='a"b/c')
+        with pytest.raises(RequestRefused, match=r"no such key <\[API key\]>$"):
+            client.post_json("/completion", {})
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, True), (1002, False)])
+def test_a_body_may_be_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch, size: int, fits: bool) -> None:
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 1001)
+    with serving(answers(200, b"x" * size)) as server:
+        if fits:
+            assert server.client().get("/props") == (200, b"x" * size)
+        else:
+            with pytest.raises(EngineFailed, match="GET /props answered over 1001 bytes"):
+                server.client().get("/props")
+
+
+@pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, True), (1002, False)])
+def test_a_line_may_be_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch, size: int, fits: bool) -> None:
+    monkeypatch.setattr(http, "MAX_LINE_BYTES", 1001)
+    line = b'data: "' + b"x" * (size - 9) + b'"\n'
+    assert len(line) == size
+    with serving(sends(EVENTS + line)) as server:
+        if fits:
+            assert [data for _, data in server.client().stream("/completion", {})] == ["x" * (size - 9)]
+        else:
+            with pytest.raises(EngineFailed, match="POST /completion sent a line of over 1001 bytes"):
+                list(server.client().stream("/completion", {}))
+
+
+@pytest.mark.parametrize("reply", [JSON, EVENTS + b"{}"])
+def test_a_reply_with_its_headers_may_be_as_long_as_the_limit(monkeypatch: pytest.MonkeyPatch, reply: bytes) -> None:
+    with serving(sends(reply)) as server:
+        monkeypatch.setattr(http, "MAX_REPLY_BYTES", len(reply))
+        assert server.client().get("/props") == (200, b"{}")
+        monkeypatch.setattr(http, "MAX_REPLY_BYTES", len(reply) - 1)
+        with pytest.raises(EngineFailed, match=rf"over {len(reply) - 1} bytes"):
+            server.client().get("/props")
+
+
+def test_of_a_stream_only_data_lines_before_the_end_are_events() -> None:
+    lines = b': ping\nevent: x\ndata:{"a": 1}\n\ndata: 2 \r\n\ndata: [DONE]\n\ndata: 3\n\n'
+    with serving(sends(EVENTS + lines)) as server:
+        before = time.monotonic_ns()
+        events = list(server.client().stream("/completion", {}))
+    assert [data for _, data in events] == [{"a": 1}, 2]
+    assert before <= events[0][0] <= events[1][0] <= time.monotonic_ns()
+
+
+def test_a_request_is_not_sent_before_its_time() -> None:
+    now = time.monotonic_ns()
+    assert sending_ns(TokenRequest(request_id="r", ids=(1,), not_before_ns=now + 50_000_000)) >= now + 50_000_000
+    for past in (None, now - 10**15, now):
+        assert now <= sending_ns(TokenRequest(request_id="r", ids=(1,), not_before_ns=past)) < now + 60 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("url", "sign"), [("http://host/#part", "#"), ("http://host/?", "?"), ("http://u@host/?#", "@")]
+)
+def test_a_url_holds_no_more_than_a_place(url: str, sign: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"must not hold `{sign}`")):
+        check_url("made-up", url)
+    check_url("made-up", "http://host:1/path")
+
+
+def test_a_line_fits_a_body_and_a_body_fits_a_reply() -> None:
+    limits = (http.MAX_LINE_BYTES, http.MAX_BODY_BYTES, http.MAX_REPLY_BYTES)
+    assert limits == (8 * 1024**2, 64 * 1024**2, 256 * 1024**2)

@@ -94,6 +94,29 @@ def test_stream_that_ends_early_or_is_another_protocol() -> None:
             decode(iter([*events, (103, strange)]))
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"), [(399, EngineFailed), (400, RequestRefused), (499, RequestRefused), (500, EngineFailed)]
+)
+def test_only_4xx_refuses(code: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"^sglang: no$"):
+        decode([(1, {"error": {"code": code, "message": "no"}})])
+
+
+def test_an_event_of_unknown_form_is_quoted() -> None:
+    strange = {"meta_info": 5, "rest": "x" * 400}
+    with pytest.raises(EngineFailed) as failed:
+        decode([(1, strange)])
+    assert str(failed.value).endswith(f": {str(strange)[:300]}")
+
+
+def test_the_first_token_is_timed_by_the_first_event_that_has_one() -> None:
+    events = list(recorded("warm"))
+    waiting = events[0][1] | {"output_ids": []}
+    answer = decode([(7, waiting), *events])
+    assert (answer.first_token_ns, answer.done_ns) == (100, 102)
+    assert decode([(time, event | {"output_ids": []}) for time, event in events]).first_token_ns is None
+
+
 def test_probe_lines(tmp_path: Path) -> None:
     log = ProbeLog(tmp_path / "probe.jsonl")
     assert log.take("a") == ()
@@ -124,7 +147,8 @@ def test_flags() -> None:
     values = dict(itertools.pairwise(cpu))
     assert values["--dtype"] == "float32", "SGLang's own auto would be float16"
     assert (values["--page-size"], values["--attention-backend"]) == ("16", "flex_attention")
-    assert "--skip-server-warmup" in cpu
+    assert (values["--sampling-backend"], values["--grammar-backend"]) == ("pytorch", "none")
+    assert {"--skip-server-warmup", "--skip-tokenizer-init", "--disable-cuda-graph", "--sleep-on-idle"} <= {*cpu}
     assert "--disable-radix-cache" not in cpu
     cuda = server_arguments(SglangOptions(), spec(device="cuda", dtype="bfloat16"), model(), 31000)
     assert {"--attention-backend", "--sampling-backend", "--disable-cuda-graph"}.isdisjoint(cuda)

@@ -73,6 +73,13 @@ def test_stream_that_breaks_off(events: list[dict[str, Any]], request_: TokenReq
         decode(request_, timed(events[:-1]))
 
 
+def test_an_event_of_unknown_form_is_quoted(events: list[dict[str, Any]], request_: TokenRequest) -> None:
+    strange = {"choices": 5, "rest": "x" * 400}
+    with pytest.raises(EngineFailed) as failed:
+        decode(request_, timed([*events, strange]))
+    assert str(failed.value).endswith(f": {str(strange)[:300]}")
+
+
 def test_another_prompt_than_was_sent(events: list[dict[str, Any]], request_: TokenRequest) -> None:
     events[0]["choices"][0]["prompt_token_ids"][7] += 1
     with pytest.raises(EngineFailed, match="prompt token IDs"):
@@ -92,6 +99,45 @@ def test_body_asks_for_what_the_request_says(request_: TokenRequest) -> None:
     assert "logprobs" not in body(plain, "m", "x")
     assert "cache_salt" not in body(request_, "m", "x")
     assert body(request_, "m", "x")["logprobs"] == 0
+
+
+def test_a_body_asks_for_exactly_the_tokens_greedily() -> None:
+    both = frozenset({Feature.LOGPROB, Feature.PROMPT_LOGPROBS})
+    assert body(TokenRequest(request_id="r", ids=(1, 2), max_tokens=3), "m", "x") == {
+        "model": "m", "prompt": [1, 2], "max_tokens": 3, "temperature": 0, "ignore_eos": True, "stream": True,
+        "stream_options": {"include_usage": True}, "return_token_ids": True, "request_id": "x",
+    }  # fmt: skip
+    asked = body(TokenRequest(request_id="r", ids=(1, 2), features=both), "m", "x")
+    assert (asked["logprobs"], asked["prompt_logprobs"]) == (0, 0)
+
+
+def test_a_choice_without_tokens_hides_none_behind_it(events: list[dict[str, Any]], request_: TokenRequest) -> None:
+    empty = {"token_ids": None}
+    for event in events:
+        event["choices"] = [empty, *event["choices"]] if event["choices"] else []
+    assert decode(request_, timed(events)).output_ids == (1010, 1703, 1119)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({"message": "no", "code": 399}, EngineFailed),
+        ({"message": "no", "code": 400}, RequestRefused),
+        ({"message": "no", "code": 499}, RequestRefused),
+        ({"message": "no", "code": 500}, EngineFailed),
+        ({"message": "no", "code": "400"}, EngineFailed),
+        ("no", EngineFailed),
+    ],
+)
+def test_only_4xx_refuses(request_: TokenRequest, said: object, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"^vllm: (refused with 4\d\d: )?no$"):
+        decode(request_, timed([{"error": said}]))
+
+
+def test_fewer_or_more_tokens_than_asked_for(events: list[dict[str, Any]], request_: TokenRequest) -> None:
+    for asked in (2, 4):
+        with pytest.raises(EngineFailed, match=f"generated 3 tokens, {asked} were asked for"):
+            decode(replace(request_, max_tokens=asked), timed(events))
 
 
 def test_probe_rows_are_joined_by_request_and_never_half_read(tmp_path: Path) -> None:

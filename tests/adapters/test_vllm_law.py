@@ -52,6 +52,30 @@ def test_drafters() -> None:
     assert options["disable_lookahead_block_hashes"] is True
 
 
+def test_options_of_drafters_are_named_only_where_the_version_has_them() -> None:
+    drafted = {"speculative_method": "eagle", "num_speculative_tokens": 2, "disable_eagle_block_drop": True}
+    assert law(["full:32"], "0.33.0", **drafted)[1]["disable_eagle_block_drop"] is True
+    assert "disable_eagle_block_drop" not in law(["full:32"], "0.23.0", **drafted)[1]
+    assert "num_speculative_tokens" not in law(["full:32"], num_speculative_tokens=2)[1]  # without a method
+
+
+def test_what_a_law_is_told_depends_on_the_groups() -> None:
+    told = {"groups": ["full:32"], "block_size": 32, "enable_prefix_caching": True, "max_num_batched_tokens": 2048}
+    assert law(["full:32"])[1] == told | {"num_blocks": 99}
+    window = law(["full:32", "swa:32:64"], num_gpu_blocks=None)[1]
+    assert window == told | {"groups": ["full:32", "swa:32:64"], "prefix_cache_retention_interval": 0}
+    state = law(["full:32", "gdn:32"], num_gpu_blocks=2)[1]
+    assert (state["mamba_cache_mode"], state["prefix_cache_retention_interval"]) == ("align", 0)
+    assert (state["num_blocks"], "prefix_match_unit" in state) == (1, False)
+    off = law(["full:32", "gdn:32"], enable_prefix_caching=False, mamba_cache_mode="none")[1]
+    assert "mamba_cache_mode" not in off and off["enable_prefix_caching"] is False
+    assert "max_num_batched_tokens" not in law(["full:32"], max_num_batched_tokens=None)[1]
+
+
+def test_one_rank_is_covered() -> None:
+    assert law(["full:32"], decode_context_parallel_size=1)[0] == "vllm@0.32"
+
+
 def test_asynchronous_scheduling_leaves_evictions_of_hybrids_open() -> None:
     assert "num_blocks" in law(["full:32"], async_scheduling=True)[1]
     assert "num_blocks" not in law(["full:32", "swa:32:64"], async_scheduling=True)[1]

@@ -135,3 +135,12 @@ def test_a_bounded_pool_forgets_keys_and_nothing_else(monkeypatch: pytest.Monkey
     keeping.check_integrity()
     forgetting.check_integrity()
     assert 3 * forgetting.radix.count < keeping.radix.count, (forgetting.radix.count, keeping.radix.count)
+
+
+def test_block_numbers_may_be_large_from_the_first_on() -> None:
+    law = make_law("vllm@0.32", {"block_size": 16})
+    for name, hit in (("1", 0), ("2", 32)):
+        request = chained_request(name, np.array([5000, 7000, 6000]), 16, 48, int(name))
+        assert law.send(request).hit_len == hit
+        law.finish(request, (OUTPUTS,))
+        law.check_integrity()

@@ -247,6 +247,8 @@ def test_the_two_rules_are_two() -> None:
 
 def test_small_arithmetic() -> None:
     assert chunk_spans(0, 1000, 400) == ((0, 400), (400, 800), (800, 1000))
+    assert chunk_spans(0, 1000, 401) == ((0, 401), (401, 802), (802, 1000))
+    assert chunk_spans(0, 1000, 403, context_parallel=2) == ((0, 400), (400, 800), (800, 1000))
     assert chunk_spans(0, 1000, 401, context_parallel=4) == ((0, 400), (400, 800), (800, 1000))
     assert chunk_spans(32, 97, None) == ((32, 97),)
     assert [compressed_entries(n, 4) for n in (0, 3, 4, 7, 128)] == [0, 0, 1, 1, 32]
@@ -268,4 +270,21 @@ def test_books_hold_through_forks(steps: list[tuple[int, int, bool]]) -> None:
         tokens, parent = tokens + output, str(number)
         computed = len(tokens) - 1
     law.reset()
+    law.check_integrity()
+
+
+@pytest.mark.parametrize("chunk", [None, 300])
+def test_consumers_that_are_not_cut_short_are_spared_the_hit(chunk: int | None) -> None:
+    got = hand_over(RING, OFF, 1000, 512, chunk_tokens=chunk)
+    assert (got.saved_by_producers, got.saved_by_consumers) == (512, 512)
+
+
+def test_a_request_id_is_free_again_when_its_request_has_ended() -> None:
+    law = law_with()
+    running = law.admit(request(range(300), "a"))
+    with pytest.raises(RequestRefused, match="'a' is alive"):
+        law.admit(request(range(300), "a"))
+    law.computed(running, 300)
+    law.release(running)
+    law.release(law.admit(request(range(200), "a")))
     law.check_integrity()

@@ -207,3 +207,40 @@ def test_books_add_up(options: dict[str, Any], prompts: list[list[int]]) -> None
         assert expected.ledger.tokens(Cause.UNEXPLAINED) == 0
         assert expected.approximate_len <= expected.hit_len
         assert max(expected.per_group.values()) >= expected.hit_len
+
+
+@pytest.mark.parametrize(("options", "tokens"), [({}, 512), ({"n_parallel": 3}, 1536), ({"kv_unified": True}, 512)])
+def test_slots_share_one_range_of_cells_or_have_one_each(options: dict[str, Any], tokens: int) -> None:
+    assert make_law("llama.cpp", {"n_ctx_slot": 512} | options).pool_tokens == tokens
+
+
+@pytest.mark.parametrize(("law_id", "step"), [("llama.cpp", 2048), ("llama-cpp-python@0.3", 512)])
+def test_a_step_is_n_batch_long_and_binds_where_states_are_kept(law_id: str, step: int) -> None:
+    request = TokenRequest(request_id="r", ids=tuple(range(5000)))
+    for groups, binds in ((["full"], False), (["full", "gdn"], True)):
+        law = make_law(law_id, {"groups": groups})
+        assert (law.chunk_end(law.admit(request)), law.chunks_bind) == (step, binds)
+        law = make_law(law_id, {"groups": groups, "n_batch": 100})
+        assert law.chunk_end(law.admit(request)) == 100
+
+
+def test_an_engine_needs_room_for_the_context_and_one_state_where_nothing_is_copied() -> None:
+    def rooms(law_id: str, **options: Any) -> list[int | None]:
+        return [room.slots for room in make_law(law_id, options).rooms]
+
+    assert rooms("llama.cpp", n_ctx_slot=512) == [512]
+    assert rooms("llama.cpp", n_ctx_slot=512, n_parallel=3) == [1536]
+    assert rooms("llama-cpp-python@0.3", n_ctx=512, groups=["full", "gdn"]) == [512, 1]
+
+
+def test_a_state_that_a_step_has_overwritten_and_not_reached_is_lost() -> None:
+    law, prompt = make_law("llama-cpp-python@0.3", {"groups": ["full", "gdn"], "n_ctx": 512}), tuple(range(50))
+    for length, hit in ((50, 0), (51, 0)):
+        request = TokenRequest(request_id="a", ids=(*prompt, 5)[:length])
+        assert law.send(request).hit_len == hit
+        law.finish(request, (7,))
+        given_up = law.admit(TokenRequest(request_id="b", ids=(*request.ids, 6, 7)))
+        assert given_up.expectation.hit_len == length
+        law.stores(given_up, 1, length, length + 2)
+        law.release(given_up)
+        law.check_integrity()

@@ -502,3 +502,83 @@ def test_two_running_requests_of_a_hybrid() -> None:
         manager.check_integrity()
         manager.reset()
         manager.check_integrity()
+
+
+# Borders of admission, and drafts
+
+
+@pytest.mark.parametrize(("page", "output", "least"), [(1, 10, 112), (1, 4096, 4198), (1, 4097, 4199), (16, 10, 128)])
+def test_the_least_pool_that_takes_a_prompt_of_96(page: int, output: int, least: int) -> None:
+    """SGLang takes what leaves six tokens, and what fits with the output, of which 4,096 at most, and a page."""
+    request = TokenRequest(request_id="r", ids=tuple(range(96)), max_tokens=output)
+    for pool, fits in ((least, True), (least - page, False)):
+        law = make_law("sglang@0.5.23", {"page_size": page, "max_total_tokens": pool})
+        if fits:
+            law.admit(request)
+        else:
+            with pytest.raises(PoolExhausted, match="more than"):
+                law.admit(request)
+
+
+def test_of_a_long_output_4096_tokens_are_reserved() -> None:
+    law = make_law("sglang@0.5.23", {"page_size": 1, "max_total_tokens": 10_000})
+    running = law.admit(TokenRequest(request_id="a", ids=tuple(range(5700)), max_tokens=1))
+    law.computed(running, law.chunk_end(running))
+    for prompt, fits in ((202, True), (203, False)):
+        request = TokenRequest(request_id="b", ids=tuple(range(9000, 9000 + prompt)), max_tokens=9000)
+        if fits:
+            law.release(law.admit(request))
+        else:
+            with pytest.raises(PoolExhausted, match="needs more than 4300 tokens, the pool has 4300"):
+                law.admit(request)
+
+
+def test_a_chunk_of_minus_one_is_the_whole_prompt() -> None:
+    for value in (-1, None):
+        law = make_law("sglang@0.5.23", {"chunked_prefill_size": value})
+        assert law.chunk_end(law.admit(TokenRequest(request_id="r", ids=tuple(range(9000))))) == 9000
+    with pytest.raises(LawDoesNotCover, match="chunked_prefill_size = 0"):
+        make_law("sglang@0.5.23", {"chunked_prefill_size": 0})
+
+
+def test_tokens_accepted_in_one_step_are_published_in_order() -> None:
+    law, prompt = make_law("sglang@0.5.23", {"page_size": 1}), tuple(range(10))
+    lease = law.admit(TokenRequest(request_id="r", ids=prompt, max_tokens=8))
+    law.computed(lease, law.chunk_end(lease))
+    law.append(lease, 77)
+    law.accepted(lease, (88, 99, 55))
+    assert (lease.length, lease.computed_len) == (14, 13)
+    law.release(lease)
+    law.check_integrity()
+    again = TokenRequest(request_id="s", ids=(*prompt, 77, 88, 99, 55, 1))
+    assert law.send(again).hit_len == 13
+
+
+@pytest.mark.parametrize(("most", "hits"), [(200, [0, 50, 50]), (201, [0, 0, 50])])
+def test_a_prompt_that_fills_the_rest_of_a_step_waits_for_the_next(most: int, hits: list[int]) -> None:
+    """Without chunks the second prompt of 100 joins the first only where more than 100 tokens are left."""
+    prompts = [[*X[:50], *X[1000 * n : 1000 * n + 50]] for n in (1, 2, 3)]
+    requests = [TokenRequest(request_id=str(n), ids=tuple(ids)) for n, ids in enumerate(prompts)]
+    assert [each.hit_len for each in send_together(law(), requests, max_prefill_tokens=most)] == hits
+
+
+def test_a_window_is_usable_from_where_all_of_it_is_live() -> None:
+    """A boundary with fewer live tokens before it than the window is no hit, one token further it is."""
+    found = []
+    for length in range(497, 504):
+        cache = law(groups=SWA)
+        ask(cache, X[:500], output=(5, 6, 7))
+        found.append(ask(cache, [*X[:500], 5, 6, 7][:length]).hit_len)
+    assert found == [0, 0, 0, 499, 500, 501, 502]
+
+
+@pytest.mark.parametrize(("length", "needed"), [(480, None), (490, 512), (600, 624)])
+def test_a_step_and_its_window_fit_the_window_pool(length: int, needed: int | None) -> None:
+    """Whole pages beyond a window, a window and a page, of a pool of 0.8 * 640; without chunks nothing is cut."""
+    cache = law(groups=SWA, page_size=16, max_total_tokens=640)
+    lease = cache.admit(TokenRequest(request_id="r", ids=tuple(X[:length])))
+    if needed is None:
+        assert cache.chunk_end(lease) == length
+    else:
+        with pytest.raises(PoolExhausted, match=f"needs {needed} sliding-window tokens, 512 of 512 are left"):
+            cache.chunk_end(lease)

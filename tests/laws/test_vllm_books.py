@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vllm_asking import VERSIONS, P, ask
+from vllm_asking import VERSIONS, P, ask, other
 
 from reference_engine.laws.base import PoolExhausted
+from reference_engine.laws.parts.chained import Chained
 from reference_engine.laws.parts.free_queue import FreeQueue
 from reference_engine.laws.parts.key_radix import KeyRadix
 from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.vllm.law import VllmLaw
-from reference_engine.laws.vllm.steps import decode_step
+from reference_engine.laws.vllm.steps import decode_step, prefill_step
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 
@@ -149,3 +151,85 @@ def test_drafts_end_where_the_context_does() -> None:
     law = make_law("vllm@0.30", options)
     assert isinstance(law, VllmLaw)
     assert [decode_step(law.plan, known).target for known in range(59, 65)] == [61, 62, 63, 63, 63, 64]
+
+
+def test_only_releases_that_sort_hand_out_blocks_without_a_key_first() -> None:
+    """A prompt's last, partial block has no key: from 0.26 on it is taken before the oldest cached one is evicted."""
+    hits = {}
+    for version in VERSIONS:
+        law = make_law(f"vllm@{version}", {"block_size": 16, "num_gpu_blocks_override": 6})
+        for prompt in (P[:17], other(33), other(17)):
+            ask(law, prompt)
+        hits[version] = ask(law, P[:17]).hit_len
+    assert hits == {"0.23": 0, "0.26": 16, "0.30": 16, "0.32": 16, "0.33": 16}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_hit_on_free_blocks_is_counted_as_wanted(version: str) -> None:
+    law = make_law(f"vllm@{version}", {"block_size": 4, "num_gpu_blocks_override": 9})
+    ask(law, P[:17])
+    running = law.admit(TokenRequest(request_id="r", ids=tuple(other(16))))  # leaves the four cached blocks
+    with pytest.raises(PoolExhausted, match="5 blocks wanted for the prompt, 4 free"):
+        law.admit(TokenRequest(request_id="s", ids=(*P[:16], 5)))
+    law.check_integrity()
+    fits = law.admit(TokenRequest(request_id="t", ids=tuple(P[:16])))
+    assert fits.expectation.hit_len == 12
+    for lease in (running, fits):
+        law.computed(lease, 16)
+        law.release(lease)
+    law.check_integrity()
+
+
+def test_a_long_prompt_that_returns_again_and_again_leaves_the_queue_in_order() -> None:
+    """Each return takes 5,000 blocks out of the middle of the queue, which is then compacted."""
+    law = make_law("vllm@0.32", {"block_size": 1, "num_gpu_blocks_override": 6000})
+    assert [ask(law, P[:5000]).hit_len for _ in range(5)] == [0, *[4999] * 4]
+    short = other(10)
+    ask(law, short)
+    assert ask(law, other(980)).hit_len == 0  # fits into what was never used
+    assert ask(law, P[:5000]).hit_len == 4999
+    ask(law, other(900))  # 9 were never used; the short prompt and most of the 980 go, used longest ago
+    assert (ask(law, P[:5000]).hit_len, ask(law, short).hit_len) == (4999, 0)
+
+
+def test_a_chain_has_a_key_for_each_whole_unit() -> None:
+    for unit, ahead, stop in itertools.product((4, 8, 16), (0, 1), (16, 31, 32, 40, 47, 48)):
+        chain = Chained(np.array([1, 2], np.int64), 16, 31, 3, 48)
+        assert len(KeyRadix(unit, ahead).keys(chain[:stop], "")) == max(stop - ahead, 0) // unit
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_window_is_counted_with_what_one_step_adds_to_it(version: str) -> None:
+    """Of 300 tokens full attention wants 19 blocks; a window of 40 with a budget of 96 at most ceil(135 / 16) + 1."""
+    options = {"groups": ["full:16", "swa:16:40"], "num_gpu_blocks_override": 29, "max_num_batched_tokens": 96}
+    with pytest.raises(PoolExhausted, match="29 blocks wanted for the prompt, 28 free"):
+        make_law(f"vllm@{version}", options).admit(TokenRequest(request_id="r", ids=tuple(P[:300])))
+    ask(make_law(f"vllm@{version}", options | {"num_gpu_blocks_override": 30}), P[:300])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("context", "padded"), [(None, True), (54, True), (53, True), (52, False)])
+def test_a_last_token_is_padded_with_drafts_where_the_context_has_room(
+    version: str, context: int | None, padded: bool
+) -> None:
+    """From 0.30 on: the token at 49, two drafts and the token sampled behind them."""
+    limit = {} if context is None else {"max_model_len": context}
+    law = make_law(f"vllm@{version}", {"method": "mtp", "num_speculative_tokens": 2, **limit})
+    assert isinstance(law, VllmLaw)
+    step = prefill_step(law.plan, 50, 49, 0, first=True)
+    assert (step.start, step.end, step.target) == (49, 50, 52 if padded and version >= "0.30" else 50)
+
+
+@pytest.mark.parametrize(("version", "wanted"), [("0.26", 6), ("0.30", 6), ("0.32", 5), ("0.33", 5)])
+def test_a_hit_inside_a_block_is_counted_with_the_block_it_is_copied_to(version: str, wanted: int) -> None:
+    """Two blocks of a hit of 96 and a copy of the second; the state of the hit and its copy, in some a next one."""
+    options = {"groups": ["full:64", "gdn:64"], "prefix_match_unit": 16, "num_gpu_blocks_override": wanted + 2}
+    law = make_law(f"vllm@{version}", options)
+    ask(law, P[:100])
+    running = law.admit(TokenRequest(request_id="r", ids=tuple(other(60))))
+    law.chunk_end(running)
+    with pytest.raises(PoolExhausted, match=f"{wanted} blocks wanted for the prompt, {wanted - 1} free"):
+        law.admit(TokenRequest(request_id="s", ids=(*P[:100], 5)))
+    law.release(running)
+    law.check_integrity()
+    assert law.admit(TokenRequest(request_id="s", ids=(*P[:100], 5))).expectation.hit_len == 96

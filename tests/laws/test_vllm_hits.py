@@ -11,6 +11,7 @@ import pytest
 from vllm_asking import VERSIONS, P, ask, hits, other, repeated, steps
 
 from reference_engine.laws.registry import make_law
+from reference_engine.laws.vllm.switches import VLLM
 
 MTP = {"num_speculative_tokens": 1, "method": "mtp"}
 
@@ -273,3 +274,26 @@ def test_chunks_end_where_states_are_kept() -> None:
     siblings = [[*P[:1500], *other(900)] for _ in range(3)]
     seen = [ask(law, sibling) for sibling in siblings]
     assert [(each.hit_len, each.junction) for each in seen] == [(0, 0), (0, 1056), (1056, 1056)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_states_in_smaller_blocks_hit_on_the_common_multiple(version: str) -> None:
+    groups = {"groups": ["full:48", "gdn:16"]}
+    assert [repeated(f"vllm@{version}", groups, length)[0] for length in (60, 97, 145, 200)] == [48, 96, 144, 192]
+    law = make_law(f"vllm@{version}", groups)
+    ask(law, P[:113])
+    between = ask(law, P[:113])  # its state is kept at 112
+    assert (between.hit_len, between.per_group) == (0, {"full:48": 96, "gdn:16": 0})
+
+
+@pytest.mark.parametrize("version", ["0.30", "0.32", "0.33"])
+def test_windows_in_blocks_wider_than_a_key_keep_hits_on_the_common_multiple(version: str) -> None:
+    options = {"prefix_match_unit": 16, "groups": ["full:64", "gdn:64"]}
+    assert make_law(f"vllm@{version}", options).granule == 16
+    options["groups"] = ["full:64", "swa:32:64", "gdn:64"]
+    assert make_law(f"vllm@{version}", options).granule == 64
+
+
+def test_only_0_33_has_keys_that_cover_the_next_token() -> None:
+    named = [switches.law_id for switches in VLLM if "disable_lookahead_block_hashes" in switches.options]
+    assert named == ["vllm@0.33"]

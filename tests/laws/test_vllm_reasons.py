@@ -172,3 +172,14 @@ def test_steps_of_a_prompt_with_one_token_left() -> None:
     law = make_law("vllm@0.30", {"groups": ["full:16"]} | MTP | {"disable_eagle_block_drop": True})
     ask(law, P[:97])
     assert steps(law, P[:97]) == [(96, 97)]
+
+
+@pytest.mark.parametrize("version", ["0.23", "0.26", "0.30", "0.32"])
+@pytest.mark.parametrize("groups", [["full:16"], ["full:16", "swa:16:40"]])
+def test_a_drafter_is_booked_one_unit_and_eviction_the_rest(version: str, groups: list[str]) -> None:
+    eagle = {"method": "eagle", "num_speculative_tokens": 1}
+    law = make_law(f"vllm@{version}", {"groups": groups, "num_gpu_blocks_override": 26, **eagle})
+    for prompt in (P[:97], other(380 if len(groups) == 1 else 165)):
+        ask(law, prompt)
+    gone = ask(law, P[:97]).ledger.by_cause()
+    assert gone == {Cause.EVICTED: 80, Cause.SPEC_DROP: 16, Cause.LAST_TOKEN: 1}

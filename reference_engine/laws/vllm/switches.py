@@ -69,8 +69,6 @@ class Switches:
     # steps
     stops_between: bool = False
     """Chunks also stop at block boundaries after a mid-block start, at the prompt's tail and at junctions (0.26.0)."""
-    wide_blocks_advance: bool = False
-    """A block wider than the chunk budget is crossed in steps, before the request never ran (0.30.0)."""
     aligns_whole_prefill: bool = False
     """Every chunk but the last ends on a block, before only those below the last cacheable block (0.30.0)."""
     pads_drafts: bool = False
@@ -126,7 +124,6 @@ V30 = replace(
     retention_default=0,
     replay_below_drop=True,
     mask_at_hit_alignment=True,
-    wide_blocks_advance=True,
     aligns_whole_prefill=True,
     pads_drafts=True,
     retires_past_gaps=True,
