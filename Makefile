@@ -42,9 +42,9 @@ kernels-check: $(VENV)/ready-dev
 	$(BIN)/hitparity env create kernels-ascend
 	CI=true $(BIN)/pytest tests/kernels
 
-# Two workers: real engines in one, everything else in both. Idle threads must not spin beside the other worker's.
+# A file to a worker; idle threads must not spin beside the other worker's.
 test: $(VENV)/ready-dev
-	OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2 --dist loadgroup
+	OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

@@ -61,14 +61,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.skip(str(error))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `-n 2 --dist loadgroup`: one worker has all real engines, one after another; other files go to either."""
-    for item in items:
-        engines = {engine for mark in item.iter_markers("live") for engine in mark.args} - {"reference"}
-        item.add_marker(pytest.mark.xdist_group("engines" if engines else str(item.path)))
-
-
 @pytest.fixture(scope="session")
 def engine_python() -> Callable[[str], Path]:
     """Engine name to the interpreter of its environment."""
