@@ -54,7 +54,7 @@ def schema_page() -> str:
         "a line. Lengths and positions are in tokens, intervals are half-open, and `null` means that it is not known.",
     ]
     for record in RECORDS:
-        fields = [(f"`{name}`", _type(kind), unit_of(name), meaning) for name, kind, meaning in _fields(record)]
+        fields = [(f"`{name}`", _type(kind), unit_of(name), meaning) for name, kind, meaning in fields_of(record)]
         parts += [f"## {record.__name__}", getdoc(record) or "", _table(("field", "type", "unit", "meaning"), *fields)]
     for title, function, columns in (("requests", "load", request_columns()), ("cells", "load_cells", cell_columns())):
         parts += [
@@ -69,7 +69,7 @@ def schema_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _fields(record: type[BaseModel] | type[Interval]) -> list[tuple[str, Any, str]]:
+def fields_of(record: type[BaseModel] | type[Interval]) -> list[tuple[str, Any, str]]:
     """Name, type and meaning of each."""
     if issubclass(record, BaseModel):
         fields = record.model_fields.items()
