@@ -126,7 +126,7 @@ class RequestRecord(_Record):
     """Requests sent at the same moment, this one included. With more than one nothing is predicted (`law`) until the
     next reset: laws state serial order."""
     prompt_sha256: str
-    """Of the IDs as little-endian 32-bit integers; an item's positions hold an ID of its identifier."""
+    """Of the IDs as little-endian 32-bit integers; at an item's positions mixed with its identifier."""
     prompt_len: int
     """Tokens sent."""
     lcp_len: int
