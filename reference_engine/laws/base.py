@@ -20,7 +20,7 @@ As a cache manager, one request goes through
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,10 @@ class Expectation:
     def binding(self) -> Cause | None:
         """The cause of the first recomputed token: the constraint whose removal lengthens the hit."""
         return next((i.cause for i in self.ledger.intervals if i.cause is not Cause.REUSED), None)
+
+
+Serve = Callable[[TokenRequest, Sequence[int]], Expectation]
+"""Takes a request and what it generates; raises what `Law.send` and `Law.finish` raise."""
 
 
 class Lease:
@@ -201,6 +205,19 @@ class Law(ABC):
                 self.computed(lease, lease.length - 1)
         finally:
             self.release(lease)
+
+    def replay(self, *, answers: bool) -> Serve:
+        """How to serve a trace by this law, which nothing else may use: `send` and `finish` in one for each request.
+
+        Without `answers` every request is known by blocks and generates one token, which leaves nothing behind.
+        """
+
+        def serve(request: TokenRequest, output_ids: Sequence[int]) -> Expectation:
+            expectation = self.send(request)
+            self.finish(request, output_ids)
+            return expectation
+
+        return serve
 
     def __init__(self) -> None:
         self._sent: dict[str, Lease] = {}

@@ -7,6 +7,7 @@ tables.py     block tables: take, publish, retire, give back
 steps.py      where chunks end
 explain.py    ledger, each group alone, junction
 law.py        the life cycle
+serial.py     full attention alone, for a trace's prompts one after another
 block_size.py block size of hybrid models
 """
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_engine.laws.base import Law, Lease, PoolExhausted, Slots
+from reference_engine.laws.base import Law, Lease, PoolExhausted, Serve, Slots
 from reference_engine.laws.memory import Room
 from reference_engine.laws.parts.chained import Chained, Tokens, sequence
 from reference_engine.laws.parts.history import History
@@ -32,6 +32,7 @@ from reference_engine.laws.parts.keyed_blocks import NONE, KeyedBlocks
 from reference_engine.laws.vllm.explain import Looked, explain
 from reference_engine.laws.vllm.find import Finder, Found
 from reference_engine.laws.vllm.plan import Plan
+from reference_engine.laws.vllm.serial import Serial
 from reference_engine.laws.vllm.steps import Step, decode_step, prefill_step
 from reference_engine.laws.vllm.tables import Copies, GroupTable, Publishing, new_tables
 from vocabulary.engine import Feature, TokenRequest
@@ -86,12 +87,7 @@ class VllmLaw(Law):
     def admit(self, request: TokenRequest) -> Lease:
         """Match and pin what is hit; full attention alone also takes the blocks of the whole prompt."""
         plan, length = self.plan, request.prompt_len
-        if not length:
-            raise LawDoesNotCover(f"{self.id}: the prompt is empty")
-        if plan.context is not None and length + request.max_tokens > plan.context:
-            raise LawDoesNotCover(
-                f"{self.id} refuses {length} + {request.max_tokens} tokens: max_model_len = {plan.context}"
-            )
+        plan.check(length, request.max_tokens)
         ids, space = sequence(request), self._space(request)
         keys = self._keys(ids, space)
         looked_up = plan.caching and not SKIPS.intersection(request.features)
@@ -170,6 +166,10 @@ class VllmLaw(Law):
         finally:
             self.release(lease)
 
+    def replay(self, *, answers: bool) -> Serve:
+        """As `Law.replay`; full attention alone costs a few stretches of a prompt, not its blocks."""
+        return super().replay(answers=answers) if answers or not Serial.covered(self.plan) else Serial(self.plan).serve
+
     def _decode_at_once(self, lease: Lease, output_ids: Sequence[int]) -> None:
         """All decode steps in one: full attention alone only takes blocks and gives them keys, in one order."""
         for token_id in output_ids[:-1]:
@@ -218,11 +218,7 @@ class VllmLaw(Law):
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _space(self, request: TokenRequest) -> str:
-        """What separates equal prompts: cache salt and adapter."""
-        lora = request.lora
-        if lora is not None and not self.plan.switches.lora_path:
-            lora = lora.partition("@")[0]
-        return repr((request.namespace, lora))
+        return repr(self.plan.space(request))
 
     def _looked(self, ids: Tokens, held: Held, found: Found | None) -> Looked:
         plan, length = self.plan, len(ids)
@@ -275,7 +271,7 @@ class VllmLaw(Law):
             for table, blocks in zip(held.tables, lists, strict=True)
         )
         if wanted > self.blocks.queue.free:
-            raise PoolExhausted(f"{self.id}: {wanted} blocks wanted for the prompt, {self.blocks.queue.free} free")
+            raise plan.no_room(wanted, self.blocks.queue.free)
 
     def _take(self, held: Held, step: Step) -> None:
         """Plan a step: retire, check for room, take blocks."""

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reference_engine.laws.base import PoolExhausted
 from reference_engine.laws.entry import flag, layer_groups, pages, positive
 from reference_engine.laws.vllm.switches import EagleGroups, Switches
+from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup
 
@@ -94,6 +96,25 @@ class Plan:
         """What an EAGLE group matches past the candidate before it gives it back."""
         inside = self.fine and kind.kind is not Kind.SWA and kind.block > self.unit
         return self.unit if inside else kind.block
+
+    def check(self, prompt_len: int, max_tokens: int) -> None:
+        """LawDoesNotCover for a prompt that no pool could serve."""
+        law = self.switches.law_id
+        if not prompt_len:
+            raise LawDoesNotCover(f"{law}: the prompt is empty")
+        if self.context is not None and prompt_len + max_tokens > self.context:
+            raise LawDoesNotCover(f"{law} refuses {prompt_len} + {max_tokens} tokens: max_model_len = {self.context}")
+
+    def no_room(self, wanted: int, free: int) -> PoolExhausted:
+        """The engine would not admit the prompt."""
+        return PoolExhausted(f"{self.switches.law_id}: {wanted} blocks wanted for the prompt, {free} free")
+
+    def space(self, request: TokenRequest) -> tuple[str | None, str | None]:
+        """What separates equal prompts: cache salt and adapter."""
+        lora = request.lora
+        if lora is not None and not self.switches.lora_path:
+            lora = lora.partition("@")[0]
+        return request.namespace, lora
 
 
 def resolve(switches: Switches, options: Mapping[str, Any], pool_tokens: int | None) -> Plan:
