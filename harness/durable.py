@@ -6,10 +6,12 @@ import json
 import os
 from pathlib import Path
 from types import TracebackType
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING
 
 from vocabulary.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 class writable:  # noqa: N801  (reads as a statement: with writable(path): ...)
@@ -32,12 +34,17 @@ class writable:  # noqa: N801  (reads as a statement: with writable(path): ...)
 
 
 def write_manifest(path: Path, record: BaseModel) -> None:
+    """As `write_json`."""
+    write_json(path, record.model_dump(mode="json", by_alias=True))
+
+
+def write_json(path: Path, record: object) -> None:
     """Replace a JSON file so that a reader sees the old or the new one, never half of either."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writable(path):
         try:
             with temporary.open("w", encoding="utf-8") as file:
-                json.dump(record.model_dump(mode="json", by_alias=True), file, indent=1)
+                json.dump(record, file, indent=1)
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())

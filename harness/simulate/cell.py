@@ -10,12 +10,12 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.durable import writable, write_manifest
+from harness.durable import writable, write_json
 from harness.simulate.feed import Fed, feed, reader_of
 from harness.simulate.job import Bucket, CellResult, Job, Totals
 from reference_engine.laws.base import Expectation
@@ -61,7 +61,6 @@ def run_job(job: Job, folder: Path, *, requests: bool = True, progress: Progress
     for bucket in made:
         totals.add(bucket)
     result = CellResult(
-        schema="hitparity.simulation/1",
         law=job.law,
         options=dict(job.options),
         outputs=job.outputs,
@@ -78,7 +77,7 @@ def run_job(job: Job, folder: Path, *, requests: bool = True, progress: Progress
         buckets=made,
     )
     write_timing(folder / TIMING_FILE, time.monotonic() - started, time.process_time() - cpu, done)
-    write_manifest(folder / RESULT_FILE, result)
+    write_json(folder / RESULT_FILE, asdict(result))
     return result
 
 
@@ -92,23 +91,12 @@ def write_timing(path: Path, seconds: float, cpu: float, requests: int) -> None:
         )
 
 
-@dataclass(slots=True)
-class _Sums:
-    """What a `Bucket` says, quicker to count in than the model it becomes."""
-
-    requests: int = 0
-    refused: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    by_cause: dict[Cause, int] = field(default_factory=dict)
-
-
 class Buckets:
     """Totals over time, as requests come."""
 
     def __init__(self, job: Job) -> None:
         self._seconds, self._requests = job.bucket_s, job.bucket_requests
-        self._sums: dict[int, _Sums] = {}
+        self._buckets: dict[int, Bucket] = {}
 
     def count(self, number: int, fed: Fed, expectation: Expectation | None) -> None:
         """Request `number` (from 0) is over; None: it was refused."""
@@ -118,22 +106,22 @@ class Buckets:
             raise UsageError(f"line {fed.line} has no arrival time: totals by seconds need one; use --bucket-requests")
         else:
             start = fed.arrival_ns // SECOND // self._seconds * self._seconds
-        sums = self._sums.get(start)
-        if sums is None:
-            sums = self._sums[start] = _Sums()
+        bucket = self._buckets.get(start)
+        if bucket is None:
+            bucket = self._buckets[start] = Bucket(start=start)
         if expectation is None:
-            sums.refused += 1
+            bucket.refused += 1
             return
-        sums.requests += 1
-        sums.prompt_tokens += fed.request.prompt_len
-        sums.output_tokens += len(fed.outputs) - 1
-        tokens = sums.by_cause
+        bucket.requests += 1
+        bucket.prompt_tokens += fed.request.prompt_len
+        bucket.output_tokens += len(fed.outputs) - 1
+        tokens = bucket.by_cause
         for interval in expectation.ledger.intervals:
             tokens[interval.cause] = tokens.get(interval.cause, 0) + interval.end - interval.start
 
     def made(self) -> list[Bucket]:
         """In the order in which the first request of each came."""
-        return [Bucket(start=start, **asdict(sums)) for start, sums in self._sums.items()]
+        return list(self._buckets.values())
 
 
 class Rows:

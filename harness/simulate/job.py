@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from harness.simulate.trace_file import TraceFile
 from vocabulary.ledger import Cause
 
@@ -56,7 +54,8 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else json.dumps(value).strip('"')
 
 
-class Totals(BaseModel):
+@dataclass(slots=True, kw_only=True)
+class Totals:
     """Tokens of some requests, by cause."""
 
     requests: int = 0
@@ -66,7 +65,7 @@ class Totals(BaseModel):
     prompt_tokens: int = 0
     output_tokens: int = 0
     """Generated and kept, where `outputs` was asked for."""
-    by_cause: dict[Cause, int] = Field(default_factory=dict)
+    by_cause: dict[Cause, int] = field(default_factory=dict)
 
     @property
     def reused(self) -> int:
@@ -93,6 +92,7 @@ class Totals(BaseModel):
             self.by_cause[cause] = self.by_cause.get(cause, 0) + tokens
 
 
+@dataclass(slots=True, kw_only=True)
 class Bucket(Totals):
     """Totals of a stretch of the trace."""
 
@@ -100,12 +100,11 @@ class Bucket(Totals):
     """In seconds of arrival, or the number of the first request."""
 
 
-class CellResult(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
     """What one job found; the same wherever and however often it runs."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_id: str = Field(SCHEMA, alias="schema")
+    schema: str = SCHEMA
     law: str
     options: dict[str, Any]
     outputs: bool

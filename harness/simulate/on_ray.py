@@ -15,7 +15,7 @@ from harness.durable import writable
 from harness.machine import hitparity_version
 from harness.simulate.cell import RESULT_FILE, run_job
 from harness.simulate.job import CellResult, Job
-from harness.simulate.sweep import POLL_S, Failure, Sweep, Watcher
+from harness.simulate.sweep import POLL_S, Failure, Sweep, Watcher, parse_result
 from vocabulary.errors import EngineUnavailable, HitparityError, UsageError
 
 RETRIES = 3
@@ -87,7 +87,7 @@ def _keep(files: Files, folder: Path) -> CellResult:
         folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(files, key=lambda name: name == RESULT_FILE):  # the result last: it makes the cell complete
             (folder / name).write_bytes(files[name])
-    return CellResult.model_validate_json(files[RESULT_FILE])
+    return parse_result(files[RESULT_FILE])
 
 
 def _ray() -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
 from typing import Any
 
 from rich.markup import escape
@@ -87,7 +89,7 @@ def over_time_table(cell: CellResult, most: int = 24) -> Table:
         table.columns[column].justify = "right"
     step = -(-len(cell.buckets) // most)
     for at in range(0, len(cell.buckets), step):
-        joined = cell.buckets[at].model_copy(deep=True)
+        joined = deepcopy(cell.buckets[at])
         for bucket in cell.buckets[at + 1 : at + step]:
             joined.add(bucket)
         table.add_row(
@@ -104,7 +106,7 @@ def as_json(
 ) -> dict[str, Any]:
     """All numbers of the tables."""
     return {
-        "cells": {name: cell.model_dump(mode="json", by_alias=True) for name, cell in done.items()},
+        "cells": {name: asdict(cell) for name, cell in done.items()},
         "curves": {
             str(unit): {
                 "prompt_tokens": curve.prompt_tokens,

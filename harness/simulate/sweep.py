@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.durable import writable, write_manifest
 from harness.simulate.cell import PROGRESS_FILE, RESULT_FILE, run_job
@@ -182,9 +182,14 @@ def read_result(folder: Path) -> CellResult | None:
     if not path.is_file():
         return None
     try:
-        return CellResult.model_validate_json(path.read_bytes())
+        return parse_result(path.read_bytes())
     except ValidationError as error:
         raise UsageError(f"{path}: not a cell of a simulation: {error.errors()[0]['msg']}; remove the folder") from None
+
+
+def parse_result(text: bytes) -> CellResult:
+    """A cell's file; ValidationError where it is none."""
+    return TypeAdapter(CellResult).validate_json(text)
 
 
 def trace_digest(path: Path) -> str:
