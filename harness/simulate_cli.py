@@ -191,7 +191,7 @@ def _curve(file: Any, unit: int) -> Curve:
     from harness.simulate.curve import curve
     from harness.simulate.feed import numbered, reader_of
 
-    made = curve(numbered(reader_of(file), file.divide, apart=True), unit)
+    made = curve(numbered(reader_of(file), file.divide), unit)
     if not made.requests:
         raise UsageError(f"{file.path}: holds no request")
     return made

@@ -10,3 +10,8 @@ sweep.py       all cells of a sweep: local processes, resumable
 on_ray.py      the same on Ray
 show.py        tables
 """
+
+import os
+
+# Nothing here multiplies matrices, and numpy's threads for that take as long to start as all the rest of it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,32 +1,28 @@
 """Hit rate of a plain full-attention block cache over all pool sizes, from one pass over the trace.
 
-vLLM frees a request's blocks tail first and hands out the block that was freed longest ago. With requests one after
-another that ranks blocks by (last request that used them, the nearer to the prompt's begin the better), whatever the
-pool's size: a stack policy. A block is hit in every pool that is larger than its rank when it is used again (Mattson
-and others 1970, https://doi.org/10.1147/sj.92.0078).
+With requests one after another vLLM ranks blocks by their last use whatever the pool's size (`parts.stretches`): a
+stack policy. A block is hit in every pool that is larger than its rank when it is used again (Mattson and others 1970,
+https://doi.org/10.1147/sj.92.0078). Blocks of a stretch have ranks one behind another, so the pass keeps the stretches'
+lengths in a Fenwick tree by request.
 
-Blocks of one last use are one stretch of that request's prompt, since every later prompt takes over a prefix of it. So
-the stack is a list of stretches; their lengths lie in a Fenwick tree by request, and one request costs a few of them,
-not its blocks.
-
-Exact where no prompt ends on a block boundary. One that does takes no block beside its whole ones, and where all of it
-was there it recomputes its last block (the cap of L-1), of which vLLM then keeps both copies; what that moves is a few
-blocks. Such prompts are counted (`Curve.whole`). tests/harness/test_simulate_curve.py holds the curve against the law.
+Exact where no prompt ends on a block boundary. One that does takes no block beside its whole ones, and which copy of a
+block held twice answers depends on the pool's size; what that moves is a few blocks. Such prompts are counted
+(`Curve.whole`). tests/harness/test_simulate_curve.py holds the curve against the law.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.simulate.numbering import Numbers
-from vocabulary.ledger import Cause, Ledger
+from reference_engine.laws.parts.stretches import Stretches
+from vocabulary.ledger import Cause
 from workloads.traces.base import TraceRequest
 
 BESIDE = 1
@@ -34,7 +30,6 @@ BESIDE = 1
 
 
 Counts = npt.NDArray[np.int64]
-NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,118 +106,35 @@ class _Fenwick:
         return total
 
 
-class _Stack:
-    """The cache as one list of stretches, from the last used to the first."""
-
-    def __init__(self, unit: int, size: int) -> None:
-        self.unit, self.size = unit, size
-        self.starts, self.stops = array("q"), array("q")
-        self._last = np.zeros(1024, np.int32)  # of a trace block: 1 + the last request with it
-        self._older: dict[int, list[int]] = {}  # of a block that such a request ends in: who had more of it, and before
-        self._lengths, self._begins, self._tree = array("q"), array("q"), _Fenwick()
-        self._total = 0
-
-    def use(self, blocks: Numbers, block: int, length: int) -> tuple[int, int]:
-        """A request's tokens that were there before, and its units hit in the pool of `size`."""
-        try:
-            last = self._last[blocks]
-        except IndexError:
-            self._last = np.concatenate([self._last, np.zeros(int(blocks.max()) + 1, np.int32)])
-            last = self._last[blocks]
-        owners: list[int] = (last - 1).tolist()
-        seen = len(owners) if owners[-1] >= 0 else owners.index(-1)
-        lcp = self._seen(blocks, owners, seen, block, length)
-        cap, hit = (length - 1) // self.unit, 0
-        for owner, first, stop in self._stretches(blocks, owners[:seen], block, lcp // self.unit):
-            # The `first` units before it have left their places by now.
-            depth = self._total - self._tree.upto(owner) + 2 * first - self._begins[owner]
-            if (hittable := min(stop, cap) - first) > 0:
-                self.starts.append(depth)
-                self.stops.append(depth + hittable)
-                hit += max(0, min(self.size - depth, hittable))
-            self._tree.add(owner, first - stop)
-            self._begins[owner] = stop
-            self._total -= stop - first
-        self._enter(blocks, owners[-1], length)
-        self._total += length // self.unit
-        return lcp, hit
-
-    def _users(self, number: int, owner: int) -> list[int]:
-        """Who shares a block: the last request with it, then those before that had more and more of it."""
-        return [owner, *self._older.get(number, ())] if self._older else [owner]
-
-    def _seen(self, blocks: Numbers, owners: list[int], seen: int, block: int, length: int) -> int:
-        """Tokens of a prompt that some request had, where `seen` of its blocks have an owner."""
-        if not seen:
-            return 0
-        most = self._users(blocks.item(seen - 1), owners[seen - 1])[-1]
-        return min(self._lengths[most], seen * block, length)
-
-    def _stretches(
-        self, blocks: Numbers, owners: list[int], block: int, resident: int
-    ) -> Iterator[tuple[int, int, int]]:
-        """Last users of the resident units, in order: request, first unit, unit behind the last."""
-        stop = 0
-        for at, (owner, following) in enumerate(pairwise([*owners, -1])):
-            if owner != following:
-                end = min((at + 1) * block // self.unit, resident)
-                for each in self._users(blocks.item(at), owner):
-                    first, stop = stop, min(self._lengths[each] // self.unit, end)
-                    if first < stop:
-                        yield each, first, stop
-
-    def _enter(self, blocks: Numbers, before: int, length: int) -> None:
-        """The request is the last user of its blocks; `before`: who was that of its last block."""
-        if self._older:
-            for number in blocks[:-1].tolist():
-                self._older.pop(number, None)
-        if before >= 0:
-            number = blocks.item(-1)
-            more = [each for each in self._users(number, before) if self._lengths[each] > length]
-            if more:
-                self._older[number] = more
-            else:
-                self._older.pop(number, None)
-        self._tree.append(length // self.unit)
-        self._begins.append(0)
-        self._lengths.append(length)
-        self._last[blocks] = len(self._lengths)
-
-
-def curve(
-    requests: Iterable[tuple[TraceRequest, Numbers]],
-    unit: int,
-    *,
-    pool: int | None = None,
-    each: Callable[[TraceRequest, Ledger], None] | None = None,
-) -> Curve:
-    """One pass over requests with their block numbers (`feed.numbered`).
-
-    `each` is given the ledger of every request in a pool of `pool` usable blocks (None: without limit).
-    """
-    stack = _Stack(unit, NO_LIMIT if pool is None else pool - BESIDE)
-    tokens = novel = last_token = granule = whole = count = 0
+def curve(requests: Iterable[tuple[TraceRequest, Numbers]], unit: int) -> Curve:
+    """One pass over requests with their block numbers (`feed.numbered`)."""
+    stretches, tree, starts, stops = Stretches(unit), _Fenwick(), array("q"), array("q")
+    fixed = dict.fromkeys((Cause.NOVEL, Cause.NAMESPACE, Cause.LAST_TOKEN, Cause.GRANULE), 0)
+    tokens = whole = count = held = 0
     for request, blocks in requests:
         length = request.input_len
-        lcp, hit = stack.use(blocks, request.block_len, length)
+        lcp, anywhere, taken = stretches.use((request.namespace, request.lora), blocks, request.block_len, length)
+        for user, first, stop in taken:
+            # The `first` blocks before it have left their places by now.
+            depth = held - tree.upto(user) + first
+            starts.append(depth)
+            stops.append(depth + stop - first)
+            tree.add(user, first - stop)
+            held -= stop - first
+        tree.append(length // unit)
+        held += length // unit
         usable = min(lcp, length - 1)
-        ceiling = usable // unit * unit
-        novel += length - lcp
-        last_token += lcp - usable
-        granule += usable - ceiling
-        if each is not None:
-            ceilings = ((Cause.NOVEL, lcp), (Cause.LAST_TOKEN, usable), (Cause.GRANULE, ceiling))
-            each(request, Ledger.waterfall(length, (*ceilings, (Cause.EVICTED, hit * unit))))
+        fixed[Cause.NOVEL] += length - anywhere
+        fixed[Cause.NAMESPACE] += anywhere - lcp
+        fixed[Cause.LAST_TOKEN] += lcp - usable
+        fixed[Cause.GRANULE] += usable % unit
         tokens += length
         whole += length % unit == 0
         count += 1
-    fixed = {Cause.NOVEL: novel, Cause.LAST_TOKEN: last_token, Cause.GRANULE: granule}
-    edges, slopes, heights = _summed(stack)
-    return Curve(unit, tokens, count, whole, fixed, edges, slopes, heights)
+    return Curve(unit, tokens, count, whole, fixed, *_summed(np.asarray(starts, np.int64), np.asarray(stops, np.int64)))
 
 
-def _summed(stack: _Stack) -> tuple[Counts, Counts, Counts]:
-    starts, stops = np.asarray(stack.starts, np.int64), np.asarray(stack.stops, np.int64)
+def _summed(starts: Counts, stops: Counts) -> tuple[Counts, Counts, Counts]:
     steps = np.repeat(np.array([1, -1]), len(starts))
     edges, back = np.unique(np.concatenate([starts, stops]), return_inverse=True)
     slopes = np.cumsum(np.bincount(back, steps, len(edges)).astype(np.int64)) if len(edges) else np.zeros(0, np.int64)

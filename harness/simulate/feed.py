@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from harness.simulate.numbering import Keys, Numbering, Numbers
+from harness.simulate.numbering import Numbering, Numbers
 from harness.simulate.trace_file import TraceFile
 from reference_engine.laws.parts.chained import chained_request
 from vocabulary.engine import TokenRequest
@@ -44,25 +43,15 @@ def reader_of(trace: TraceFile) -> TraceReader:
     )
 
 
-def numbered(reader: TraceReader, divide: int, *, apart: bool = False) -> Iterator[tuple[TraceRequest, Numbers]]:
-    """Requests with their block numbers, batch by batch; `apart`: salts and adapters have numbers of their own."""
+def numbered(reader: TraceReader, divide: int) -> Iterator[tuple[TraceRequest, Numbers]]:
+    """Requests with their block numbers, batch by batch."""
     numbering, rows = Numbering(), iter(reader)
     while batch := list(islice(rows, BATCH)):
-        keys = [_apart(request) if apart else request.blocks for request in batch]
-        numbers = numbering.numbers(np.concatenate(keys))
+        numbers = numbering.numbers(np.concatenate([request.blocks for request in batch]))
         end = 0
         for request in batch:
             start, end = end, end + len(request.blocks)
             yield request.scaled(divide), numbers[start:end]
-
-
-def _apart(request: TraceRequest) -> Keys:
-    """Block keys that no request under another salt or adapter has."""
-    if request.namespace is None and request.lora is None:
-        return request.blocks
-    space = repr((request.namespace, request.lora)).encode()
-    salt = np.frombuffer(hashlib.blake2b(space, digest_size=8).digest(), "<i8").astype(np.int64)
-    return request.blocks ^ salt
 
 
 def feed(reader: TraceReader, *, chained: bool, outputs: bool, divide: int = 1) -> Iterator[Fed]:

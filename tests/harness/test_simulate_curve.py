@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from harness.simulate.curve import Curve, curve
 from reference_engine.laws.parts.chained import chained_request
 from reference_engine.laws.registry import make_law
 from vocabulary.errors import LawDoesNotCover
-from vocabulary.ledger import Cause, Ledger
+from vocabulary.ledger import Cause
 from workloads.traces.base import TraceRequest
 
 UNIT = 16
@@ -48,14 +48,20 @@ def served(rows: list[Row], block: int, pool: int) -> int | None:
     return hit
 
 
-def made(
-    rows: list[Row], block: int, *, pool: int | None = None, each: Callable[[TraceRequest, Ledger], None] | None = None
-) -> Curve:
+def made(rows: list[Row], block: int, spaces: Sequence[str | None] = (None,)) -> Curve:
     requests = (
-        TraceRequest(line=n, arrival_ns=None, blocks=blocks, block_len=block, input_len=length, output_len=1)
+        TraceRequest(
+            line=n,
+            arrival_ns=None,
+            blocks=blocks,
+            block_len=block,
+            input_len=length,
+            output_len=1,
+            namespace=spaces[n % len(spaces)],
+        )
         for n, (blocks, length) in enumerate(rows)
     )
-    return curve(zip(requests, (blocks for blocks, _ in rows), strict=True), UNIT, pool=pool, each=each)
+    return curve(zip(requests, (blocks for blocks, _ in rows), strict=True), UNIT)
 
 
 @pytest.mark.parametrize("block", [16, 24, 32, 40, 48])
@@ -75,20 +81,19 @@ def test_it_is_the_laws_hit_at_every_size(block: int) -> None:
     assert compared >= 6
 
 
-def test_ledgers_and_totals_of_the_pass_are_the_laws() -> None:
+@pytest.mark.parametrize("spaces", [(None,), ("a", "b", "a")])
+def test_totals_by_cause_are_the_laws(spaces: tuple[str | None, ...]) -> None:
     rows, pool = list(traffic(1, 32, whole=False)), 120
     law = make_law("vllm@0.32", {"block_size": UNIT, "num_blocks": pool})
-    ledgers: list[Ledger] = []
-    found = made(rows, 32, pool=pool, each=lambda _, ledger: ledgers.append(ledger))
     totals: dict[Cause, int] = {}
-    for number, ((blocks, length), ledger) in enumerate(zip(rows, ledgers, strict=True), start=1):
-        request = chained_request(str(number), blocks, 32, length, number)
-        assert law.send(request).ledger == ledger
-        law.finish(request, (1,))
-        for cause, tokens in ledger.by_cause().items():
+    for n, (blocks, length) in enumerate(rows):
+        request = chained_request(str(n), blocks, 32, length, n, namespace=spaces[n % len(spaces)])
+        for cause, tokens in law.send(request).ledger.by_cause().items():
             totals[cause] = totals.get(cause, 0) + tokens
-    assert {cause: tokens for cause, tokens in found.by_cause(pool).items() if tokens} == totals
-    assert totals[Cause.EVICTED] > 0
+        law.finish(request, (1,))
+    found = made(rows, 32, spaces).by_cause(pool)
+    assert {cause: tokens for cause, tokens in found.items() if tokens} == totals
+    assert totals[Cause.EVICTED] > 0 and (len(spaces) == 1) == (Cause.NAMESPACE not in totals)
 
 
 def test_prompts_of_whole_blocks_move_a_few_blocks() -> None:
