@@ -41,7 +41,7 @@ def run_job(job: Job, folder: Path, *, requests: bool = True, progress: Progress
         (folder / RESULT_FILE).unlink(missing_ok=True)
     law, reader = make_law(job.law, job.options), reader_of(job.trace)
     totals, buckets, refusal = Totals(), Buckets(job), ""
-    done, serve = 0, law.replay(answers=job.outputs or not law.reads_chains)
+    done, serve = 0, law.replay()
     fed = feed(reader, chained=law.reads_chains, outputs=job.outputs, divide=job.trace.divide)
     with Rows(folder / REQUESTS_FILE if requests else None) as rows:
         for each in fed:

@@ -206,10 +206,10 @@ class Law(ABC):
         finally:
             self.release(lease)
 
-    def replay(self, *, answers: bool) -> Serve:
-        """How to serve a trace by this law, which nothing else may use: `send` and `finish` in one for each request.
+    def replay(self) -> Serve:
+        """How a trace is served by this law, which nothing else may use: `send` and `finish` in one for each request.
 
-        Without `answers` every request is known by blocks and generates one token, which leaves nothing behind.
+        Requests are known by blocks where the law `reads_chains`.
         """
 
         def serve(request: TokenRequest, output_ids: Sequence[int]) -> Expectation:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reference_engine.laws.base import Law
 from reference_engine.laws.parts.chained import chained_request
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.vllm.law import VllmLaw
@@ -45,7 +46,7 @@ def traffic(seed: int, block: int, requests: int) -> Iterator[Prompt]:
 @pytest.mark.parametrize("law_id", ["vllm@0.23", "vllm@0.26", "vllm@0.32", "vllm@0.33", "vllm-ascend@0.30"])
 @pytest.mark.parametrize("block", [8, 16, 24, 64, 512])
 def test_it_says_what_the_law_says(law_id: str, block: int) -> None:
-    evicted = doubled = refused = 0
+    evicted = doubled = refused = preempted = 0
     for seed in range(12):
         rng = np.random.default_rng(1000 + seed)
         options: dict[str, Any] = {"block_size": int(rng.choice([16, 48]))}
@@ -55,23 +56,25 @@ def test_it_says_what_the_law_says(law_id: str, block: int) -> None:
             options["max_model_len"] = 12 * block
         law, replaying = make_law(law_id, options), make_law(law_id, options)
         assert isinstance(law, VllmLaw)
-        serve = replaying.replay(answers=False)
+        serve = replaying.replay()
         assert isinstance(serve.__self__, Serial)  # type: ignore[attr-defined]
         for number, (blocks, length) in enumerate(traffic(seed, block, 150), start=1):
             spaces = {"namespace": str(rng.integers(2)), "lora": f"a@{rng.integers(2)}"} if seed % 3 == 0 else {}
-            request = chained_request(str(number), blocks, block, length, number, **spaces)
+            count = int(rng.integers(1, 4 * block)) if seed % 2 else 1
+            request = chained_request(str(number), blocks, block, length, number, count, **spaces)
             said: list[object] = []
-            for each in (law.replay(answers=True), serve):
+            for each in (Law.replay(law), serve):
                 try:
-                    said.append(each(request, (0,)))
+                    said.append(each(request, (0,) * count))
                 except LawDoesNotCover as error:
                     said.append((type(error), str(error)))
             assert said[0] == said[1], f"seed {seed}, request {number}"
             ledger = getattr(said[1], "ledger", None)
             refused += ledger is None
+            preempted += ledger is None and "preempt" in str(said[1])
             evicted += ledger is not None and ledger.tokens(Cause.EVICTED) > 0
         doubled += sum(map(len, law.blocks._others.values()))
-    assert evicted > 50 and refused and doubled
+    assert evicted > 50 and refused and preempted and doubled
 
 
 def test_other_configurations_are_served_by_the_law_itself() -> None:
@@ -81,7 +84,7 @@ def test_other_configurations_are_served_by_the_law_itself() -> None:
         {"groups": ["full:16", "swa:16:40"]},
     ):
         law = make_law("vllm@0.32", options)
-        serve = law.replay(answers=False)
+        serve = law.replay()
         request = chained_request("1", np.array([1, 2]), 32, 64, 1)
         assert serve(request, (0,)).hit_len in (0, None)
         second = chained_request("2", np.array([1, 2]), 32, 64, 2)

@@ -75,10 +75,10 @@ class Stretches:
         self._oldest = 0
         """No request before it holds a block."""
 
-    def use(self, space: Hashable, blocks: Slots, block: int, length: int, blank: int = 0) -> Used:
+    def use(self, space: Hashable, blocks: Slots, block: int, length: int, behind: int = 0) -> Used:
         """A prompt of `length` tokens in these blocks of the trace, each of `block` tokens, is looked up and kept.
 
-        `space`: its namespace; `blank`: blocks without a key that it leaves behind its whole ones.
+        `space`: its namespace; `behind`: blocks it leaves behind its whole ones, which no other prompt finds.
         """
         known = self._users.get(space)
         if known is None:
@@ -94,7 +94,7 @@ class Stretches:
         known.enter(blocks, number)
         self._lengths.append(length)
         self._begins.append(0)
-        self._ends.append(length // self.unit + blank)
+        self._ends.append(length // self.unit + behind)
         return Used(lcp, anywhere, taken)
 
     def evict(self, count: int) -> None:

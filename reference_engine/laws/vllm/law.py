@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reference_engine.laws.base import Law, Lease, PoolExhausted, Serve, Slots
+from reference_engine.laws.base import Law, Lease, Serve, Slots
 from reference_engine.laws.memory import Room
 from reference_engine.laws.parts.chained import Chained, Tokens, sequence
 from reference_engine.laws.parts.history import History
@@ -36,7 +36,6 @@ from reference_engine.laws.vllm.serial import Serial
 from reference_engine.laws.vllm.steps import Step, decode_step, prefill_step
 from reference_engine.laws.vllm.tables import Copies, GroupTable, Publishing, new_tables
 from vocabulary.engine import Feature, TokenRequest
-from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup
 
 KEYS = 1 << 17
@@ -166,9 +165,9 @@ class VllmLaw(Law):
         finally:
             self.release(lease)
 
-    def replay(self, *, answers: bool) -> Serve:
+    def replay(self) -> Serve:
         """As `Law.replay`; full attention alone costs a few stretches of a prompt, not its blocks."""
-        return super().replay(answers=answers) if answers or not Serial.covered(self.plan) else Serial(self.plan).serve
+        return Serial(self.plan).serve if Serial.covered(self.plan) else super().replay()
 
     def _decode_at_once(self, lease: Lease, output_ids: Sequence[int]) -> None:
         """All decode steps in one: full attention alone only takes blocks and gives them keys, in one order."""
@@ -287,10 +286,7 @@ class VllmLaw(Law):
                 table.wanted(slots, NONE, step.start, step.start, step.target, admission=False) for table in held.tables
             )
             if wanted > self.blocks.queue.free:
-                raise PoolExhausted(
-                    f"{self.id}: {wanted} blocks wanted at position {step.start}, {self.blocks.queue.free} free; "
-                    "the engine would preempt the request, which this law does not follow"
-                )
+                raise plan.would_preempt(wanted, step.start, self.blocks.queue.free)
         for table in held.tables:
             table.allocate(slots, step.target)
         held.planned = step

@@ -109,6 +109,13 @@ class Plan:
         """The engine would not admit the prompt."""
         return PoolExhausted(f"{self.switches.law_id}: {wanted} blocks wanted for the prompt, {free} free")
 
+    def would_preempt(self, wanted: int, position: int, free: int) -> PoolExhausted:
+        """There is no room for a step."""
+        return PoolExhausted(
+            f"{self.switches.law_id}: {wanted} blocks wanted at position {position}, {free} free; "
+            "the engine would preempt the request, which this law does not follow"
+        )
+
     def space(self, request: TokenRequest) -> tuple[str | None, str | None]:
         """What separates equal prompts: cache salt and adapter."""
         lora = request.lora

@@ -33,20 +33,31 @@ class Serial:
         return plan.plain and plan.caching and not plan.drafts
 
     def serve(self, request: TokenRequest, output_ids: Sequence[int]) -> Expectation:
-        """`VllmLaw.send` and `finish` in one, for a request by blocks and one generated token. Raises what they raise."""
+        """`VllmLaw.send` and `finish` in one, for a request known by blocks. Raises what they raise."""
         assert isinstance(request, ChainedRequest)
+        plan, length = self._plan, request.chain.prompt_len
+        plan.check(length, request.max_tokens)
+        blocks = -(-length // plan.unit)
+        if blocks > self._usable:
+            raise plan.no_room(blocks, self._usable)
+        computed = length + max(len(output_ids) - 1, 0)
+        wanted, free = -(-computed // plan.unit) - blocks, self._usable - blocks
+        if wanted > free:
+            self._keep(request, length)
+            raise plan.would_preempt(wanted, computed - 1, free)
+        return self._keep(request, computed)
+
+    def _keep(self, request: ChainedRequest, computed: int) -> Expectation:
         plan, chain = self._plan, request.chain
         unit, length = plan.unit, chain.prompt_len
-        plan.check(length, request.max_tokens)
-        whole, rest = divmod(length, unit)
-        # A tail inside a block takes one that never gets a key, and is handed out first or in its turn.
-        in_turn = 1 if rest and not plan.switches.sorts_freed else 0
-        if whole + (rest > 0) > self._usable:
-            raise plan.no_room(whole + (rest > 0), self._usable)
-        lcp, anywhere, taken = self._stretches.use(plan.space(request), chain.blocks, chain.block_len, length, in_turn)
+        whole, rest = divmod(computed, unit)
+        blank = 1 if rest else 0  # it never gets a key, and is handed out first or in its turn
+        queued = whole if plan.switches.sorts_freed else whole + blank
+        behind = queued - length // unit
+        lcp, anywhere, taken = self._stretches.use(plan.space(request), chain.blocks, chain.block_len, length, behind)
         hit = taken[-1][2] if taken else 0
-        self._held += whole + in_turn - hit
-        excess = self._held - self._usable + (rest > 0) - in_turn
+        self._held += queued - hit
+        excess = self._held + whole + blank - queued - self._usable
         if excess > 0:
             self._stretches.evict(excess)
             self._held -= excess
