@@ -99,17 +99,18 @@ class Ledger:
         its cause; what remains under the last ceiling is `reused`.
         """
         left = prompt_len
-        parts: list[tuple[int, int, Cause]] = []
+        made: list[Interval] = []
         for cause, ceiling in ceilings:
-            floor = max(ceiling, 0)
-            if floor < left:
-                if parts and parts[-1][2] is cause:
-                    left = parts.pop()[1]
-                parts.append((floor, left, cause))
+            if ceiling < left and left:
+                floor, end = max(ceiling, 0), left
+                if made and made[-1].cause is cause:
+                    end = made.pop().end
+                made.append(Interval(floor, end, cause))
                 left = floor
         if left:
-            parts.append((0, left, Cause.REUSED))
-        return cls(prompt_len, tuple(Interval(*part) for part in reversed(parts)))
+            made.append(Interval(0, left, Cause.REUSED))
+        made.reverse()
+        return cls(prompt_len, tuple(made))
 
     @property
     def reused(self) -> int:

@@ -22,11 +22,11 @@ Draft models change nothing here: their state travels with the slot and no token
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from reference_engine.laws.base import Expectation, Law, Lease, PoolExhausted
+from reference_engine.laws.base import Expectation, Law, Lease, PoolExhausted, Serve
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule, newest_usable
 from reference_engine.laws.llama_cpp.chunk_shift import chunks
 from reference_engine.laws.llama_cpp.memory import (
@@ -259,6 +259,21 @@ class LlamaCppServer(Law):
         held.slot.places.cut(lease.computed_len)
         self.set.release(held.slot)
         self._leases.remove(lease)
+
+    def replay(self) -> Serve:
+        """As `Law.replay`; where every position is kept and no slots compete, steps decide nothing and are one."""
+        if self.options.shared or not self.options.whole:
+            return super().replay()
+
+        def serve(request: TokenRequest, output_ids: Sequence[int]) -> Expectation:
+            lease = self.admit(request)
+            for token_id in output_ids:
+                lease.push(token_id)
+            self.computed(lease, lease.request.prompt_len + max(len(output_ids) - 1, 0))
+            self.release(lease)
+            return lease.expectation
+
+        return serve
 
     def reset(self) -> None:
         """Erase every slot; their order of use stays. A RAM cache cannot be erased: then the server starts anew."""
