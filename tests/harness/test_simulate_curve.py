@@ -84,6 +84,7 @@ def test_it_is_the_laws_hit_at_every_size(block: int) -> None:
 @pytest.mark.parametrize("spaces", [(None,), ("a", "b", "a")])
 def test_totals_by_cause_are_the_laws(spaces: tuple[str | None, ...]) -> None:
     rows, pool = list(traffic(1, 32, whole=False)), 120
+    rows += rows[-5:]
     law = make_law("vllm@0.32", {"block_size": UNIT, "num_blocks": pool})
     totals: dict[Cause, int] = {}
     for n, (blocks, length) in enumerate(rows):
@@ -93,13 +94,17 @@ def test_totals_by_cause_are_the_laws(spaces: tuple[str | None, ...]) -> None:
         law.finish(request, (1,))
     found = made(rows, 32, spaces).by_cause(pool)
     assert {cause: tokens for cause, tokens in found.items() if tokens} == totals
-    assert totals[Cause.EVICTED] > 0 and (len(spaces) == 1) == (Cause.NAMESPACE not in totals)
+    assert (
+        totals[Cause.EVICTED] > 0
+        and totals[Cause.LAST_TOKEN] > 0
+        and (len(spaces) == 1) == (Cause.NAMESPACE not in totals)
+    )
 
 
 def test_prompts_of_whole_blocks_move_a_few_blocks() -> None:
     rows = list(traffic(0, 32, whole=True))
     found = made(rows, 32)
-    assert found.whole > 0
+    assert found.whole > 0 and found.requests == len(rows)
     for pool in (100, 200, 400):
         hit = served(rows, 32, pool)
         assert hit is not None

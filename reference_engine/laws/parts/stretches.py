@@ -142,13 +142,12 @@ class Stretches:
         stretches: list[tuple[int, int, int]] = []
         begins = self._begins
         while taken < stop:
-            held = [each for each in users if begins[each] < self._end(each)]
-            here = [each for each in held if begins[each] <= taken < self._end(each)]
+            here = [each for each in users if begins[each] <= taken < self._end(each)]
             if not here:
                 break
             giver = here[-1]
-            behind = [begins[each] for each in held[held.index(giver) + 1 :]]
-            reached = min([self._end(giver), stop, *(begin for begin in behind if begin > taken)])
+            behind = (begins[each] for each in users if taken < begins[each] < self._end(each))
+            reached = min(self._end(giver), stop, *behind)
             stretches.append((giver, taken, reached))
             taken = begins[giver] = reached
         return stretches

@@ -5,6 +5,7 @@ What is found, evicted and booked is what `VllmLaw` says, to the token; tests/la
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from reference_engine.laws.base import Expectation
@@ -14,8 +15,6 @@ from reference_engine.laws.vllm.plan import Plan
 from vocabulary.engine import TokenRequest
 from vocabulary.ledger import Cause, Ledger
 
-NO_LIMIT = 1 << 62
-
 
 class Serial:
     """One pool, from its first request on."""
@@ -24,7 +23,7 @@ class Serial:
         """`plan`: one that is `covered`."""
         self._plan, self._kind = plan, plan.kinds[0].text
         self._stretches = Stretches(plan.unit)
-        self._usable = NO_LIMIT if plan.num_blocks is None else plan.num_blocks - 1
+        self._usable = sys.maxsize if plan.num_blocks is None else plan.num_blocks - 1
         self._held = 0
 
     @staticmethod
