@@ -17,7 +17,7 @@ MEANINGS = {
     "engine's lookup alone, without hashing, allocation and insertion. `resident`: prompts in the cache.",
     "trace_speed": "A generated trace in Mooncake's format, file to result, one process each, in turns, medians: our "
     "laws with a ledger per request beside two block-level simulators. `one pass`: plain full attention at every pool "
-    "size (`simulate --curve`) with ledgers for one of them. Later rows: cost and memory over the number of requests.",
+    "size (`simulate --curve`) with totals by cause. Later rows: cost and memory over the number of requests.",
     "trace_cross": "Tokens hit on the plain full-attention case without a limit, by our law and by four other tools; "
     "`predicted` is their number as our ledger gives it (docs/simulate.md says why they differ).",
     "calibration": "How often `hitparity compare --max-slowdown` fails on simulated times, 2,000 comparisons a number: "

@@ -2,8 +2,9 @@
 
 One process each, trace file to result, in turns; medians. `cpu_s` is what the machine's other work disturbs least.
 kvcache-simulator replays 512-token blocks in C++ for its 15 pool sizes, llmtrafficlens in Python for its own sizes.
-Ours: `one pass` is plain full attention in blocks of 16 tokens, every pool size, and a ledger per request for one of
-them (`simulate --curve`); the others are whole laws with pools, a ledger per request, blocks by `Law.send`.
+Ours: `one pass` is plain full attention in blocks of 16 tokens at every pool size, with totals by cause (`simulate
+--curve`); the others are whole laws with pools and a ledger per request. vLLM's for full attention alone goes by
+stretches, beside windows by blocks.
 `imports_%` and `reading_%` are their shares of `cpu_s`: a process that only imports, and one that also reads the trace
 and numbers its blocks; the rest is the law, or the pass, with its ledgers.
 `requests` rows of one kind, of the pass and of a whole law, show that cost is linear and memory bounded;
@@ -27,11 +28,12 @@ from benchmarks import trace_tools
 from workloads.traces.generate import Traffic, generate
 from workloads.traces.write import write_trace
 
-REQUESTS, MEAN_LEN, ROUNDS = 12_000, 11_000, 2
+REQUESTS, MEAN_LEN, ROUNDS = 12_000, 11_000, 5
 POOL = 200_000
 Row = dict[str, object]
-LAWS: dict[str, tuple[str, dict[str, int]]] = {
+LAWS: dict[str, tuple[str, dict[str, object]]] = {
     "vllm@0.32, 16-token blocks": ("vllm@0.32", {"block_size": 16, "num_blocks": POOL}),
+    "vllm@0.32, windows of 4,096 too": ("vllm@0.32", {"groups": ["full:16", "swa:16:4096"], "num_blocks": 2 * POOL}),
     "sglang@0.5.23, page 16": ("sglang@0.5.23", {"page_size": 16, "max_total_tokens": POOL * 16}),
     "llama.cpp, 8 slots": ("llama.cpp", {"n_parallel": 8}),
 }
@@ -57,7 +59,7 @@ print(made.hit_tokens(200_000))
 """
 IMPORTS = {
     ONE_PASS: "import harness.simulate.curve, harness.simulate.feed",
-    LAW: "import harness.simulate.cell",
+    LAW: "import harness.simulate.cell, reference_engine.laws.vllm",
 }
 READING = """
 import sys
@@ -130,7 +132,8 @@ def _run(command: Sequence[str]) -> tuple[float, float, int]:
     """Wall and processor seconds, and the largest memory of the process in MiB."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     probe = [sys.executable, "-c", PROBE, *command]
-    done = subprocess.run(probe, check=True, capture_output=True, text=True)
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # nothing here multiplies matrices
+    done = subprocess.run(probe, check=True, capture_output=True, text=True, env=alone)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return wall, cpu, int(done.stdout.split()[-1]) // 1024
