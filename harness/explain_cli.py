@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.fuzz_cli import parse_options
-from harness.terminal import terminal
+from harness.terminal import error_terminal, terminal, working
 from vocabulary.errors import HitparityError, LawDoesNotCover, UsageError
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _traffic(asked: TraceAsked, worlds: list[tuple[str, dict[str, Any]]], levers
 
     path, trace_format, first, skip_malformed = asked
     trace = trace_file(path, trace_format, first, skip_malformed=skip_malformed)
-    found = [traffic(trace, law_id, options, with_changes=levers) for law_id, options in worlds]
+    with working(error_terminal()) as progress:
+        found = [traffic(trace, law_id, options, with_changes=levers, progress=progress) for law_id, options in worlds]
     if as_json:
         typer.echo(json.dumps(traffic_show.as_json(found), indent=1))
         return

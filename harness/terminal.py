@@ -10,9 +10,11 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
 
 from harness.wording import plain
@@ -41,6 +43,16 @@ def terminal() -> Console:
 def error_terminal() -> Console:
     """Standard error."""
     return Terminal(stderr=True, highlight=False, emoji=False)
+
+
+@contextmanager
+def working(console: Console) -> Iterator[Callable[[str], None]]:
+    """A moving line that says what is being done; nothing where no terminal shows it."""
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(escape(text))
 
 
 def never_fail_to_encode() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.explain.counterfactual import UNUSED, Sent, World
-from harness.simulate.feed import reader_of
+from harness.simulate.feed import feed, reader_of
 from harness.simulate.gains import variants
 from harness.simulate.job import Job
 from harness.simulate.trace_file import TraceFile
@@ -25,6 +26,9 @@ DRAWN_BELOW = 1 << 22
 """IDs drawn for traces that have none lie below."""
 UNNAMED_SOURCE = "openai"
 """A trace of API bodies does not say which engine answered."""
+STEP = 1024
+"""Requests between two words about progress."""
+Progress = Callable[[str], None]
 MOST_BEHIND = 5
 """Requests named for each cause, and where engine and law disagree."""
 
@@ -101,15 +105,28 @@ class Traffic:
         return sorted(lost, key=lambda each: -each[1].tokens)
 
 
-def traffic(trace: TraceFile, law_id: str, options: Mapping[str, Any], *, with_changes: bool = True) -> Traffic:
-    """Send the whole trace to a law. Raises UsageError (trace, options) and LawDoesNotCover (options)."""
+def traffic(
+    trace: TraceFile,
+    law_id: str,
+    options: Mapping[str, Any],
+    *,
+    with_changes: bool = True,
+    progress: Progress = lambda _: None,
+) -> Traffic:
+    """Send the whole trace to a law. Raises UsageError (trace, options) and LawDoesNotCover (options).
+
+    `progress` is told in words what is being done.
+    """
     found = Traffic(law_id=law_id, options=dict(options))
     law, reader = make_law(law_id, options), reader_of(trace)
     reported = _Reported(found)
-    for line, reported_len, sent in _sent(reader, law_id):
+    by_blocks = law.reads_chains and not isinstance(reader, Own)
+    serve = law.replay() if by_blocks else law.serve
+    for number, (line, reported_len, sent) in enumerate((_by_blocks if by_blocks else _sent)(reader, law_id)):
+        if number % STEP == 0:
+            progress(f"{law_id}: {number:,} requests")
         try:
-            expectation = law.send(sent.request)
-            law.finish(sent.request, sent.output_ids)
+            expectation = serve(sent.request, sent.output_ids)
         except LawDoesNotCover as why:
             found.refused += 1
             found.first_refusal = found.first_refusal or f"line {line}: {why}"
@@ -127,7 +144,7 @@ def traffic(trace: TraceFile, law_id: str, options: Mapping[str, Any], *, with_c
         raise UsageError(f"{trace.path}: holds no request")
     reported.close()
     if with_changes:
-        found.changes = tuple(_changes(trace, found))
+        found.changes = tuple(_changes(trace, found, progress))
     return found
 
 
@@ -171,16 +188,27 @@ class _Reported:
             self._found.causes[cause].behind = [each[2] for each in sorted(heap, reverse=True)]
 
 
-def _changes(trace: TraceFile, now: Traffic) -> Iterator[Change]:
+def _changes(trace: TraceFile, now: Traffic, progress: Progress) -> Iterator[Change]:
     """Every change that this trace would notice, the best first."""
     job = Job(trace=trace, law=now.law_id, options=now.options)
     found = []
     for variant in variants(job):
-        other = traffic(trace, variant.law, variant.options, with_changes=False)
+        told = partial(_of_change, progress, variant.change or "")
+        other = traffic(trace, variant.law, variant.options, with_changes=False, progress=told)
         saved = (now.prompt_tokens - now.reused) - (other.prompt_tokens - other.reused)
         if other.refused == now.refused and saved:
             found.append(Change(variant.change or "", variant.cost or "", saved))
     yield from sorted(found, key=lambda each: -each.saved_tokens)
+
+
+def _of_change(progress: Progress, change: str, text: str) -> None:
+    progress(f"{change}: {text}")
+
+
+def _by_blocks(reader: TraceReader, law_id: str) -> Iterator[tuple[int, int | None, Sent]]:
+    """As `_sent`, of traces without token IDs: no token is drawn."""
+    for each in feed(reader, chained=True, outputs=False):
+        yield each.line, None, Sent(each.request, each.outputs)
 
 
 def _sent(reader: TraceReader, law_id: str) -> Iterator[tuple[int, int | None, Sent]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from reference_engine.laws.base import Expectation, Law, Lease, Serve
+from reference_engine.laws.base import Lease
 from reference_engine.laws.parts.chained import Chained, chained_request
 from reference_engine.laws.parts.history import common_prefix
 from reference_engine.laws.registry import make_law
@@ -63,15 +63,6 @@ def traffic(seed: int, block: int, requests: int) -> Iterator[tuple[np.ndarray, 
             yield np.asarray(held), length, ids, int(rng.integers(1, 40 if rng.random() < 0.3 else 2))
 
 
-def _serve(law: Law) -> Serve:
-    def serve(request: TokenRequest, output_ids: Sequence[int]) -> Expectation:
-        expectation = law.send(request)
-        law.finish(request, output_ids)
-        return expectation
-
-    return serve
-
-
 @pytest.mark.parametrize(("law_id", "options"), LAWS)
 @pytest.mark.parametrize("block", [16, 24, 64])
 def test_blocks_and_tokens_give_one_expectation(law_id: str, options: dict[str, Any], block: int) -> None:
@@ -87,7 +78,7 @@ def test_blocks_and_tokens_give_one_expectation(law_id: str, options: dict[str, 
         token_form = TokenRequest(request_id=name, ids=tuple(ids.tolist()), max_tokens=count, namespace=namespace)
         block_form = chained_request(name, blocks, block, length, number, count, namespace=namespace)
         said = []
-        for serve, request in ((_serve(by_tokens), token_form), (_serve(by_blocks), block_form), (replay, block_form)):
+        for serve, request in ((by_tokens.serve, token_form), (by_blocks.serve, block_form), (replay, block_form)):
             try:
                 said.append(serve(request, output))
             except LawDoesNotCover as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reference_engine.laws.base import Expectation, Law
+from reference_engine.laws.base import Expectation
 from reference_engine.laws.parts.chained import chained_request
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.vllm.law import VllmLaw
@@ -53,7 +53,7 @@ def same(law_id: str, options: dict[str, Any], prompts: Iterable[Sent], block: i
     for number, ((blocks, length), count, spaces) in enumerate(prompts, start=1):
         request = chained_request(str(number), blocks, block, length, number, count, **spaces)
         said: list[Expectation | str] = []
-        for each in (Law.replay(law), serve):
+        for each in (law.serve, serve):
             try:
                 said.append(each(request, (0,) * count))
             except LawDoesNotCover as error:
@@ -117,24 +117,11 @@ def test_tables_grow_with_the_trace() -> None:
     assert [each.hit_len for each in said if isinstance(each, Expectation)] == [0, 0, 23_984, 0, 16_000]
 
 
-def test_other_configurations_are_served_by_the_law_itself() -> None:
+def test_other_configurations_go_by_blocks() -> None:
     for options in (
         {"enable_prefix_caching": False},
         {"num_speculative_tokens": 1},
         {"groups": ["full:16", "swa:16:40"]},
     ):
         law = make_law("vllm@0.32", options)
-        serve = law.replay()
-        request = chained_request("1", np.array([1, 2]), 32, 64, 1)
-        assert serve(request, (0,)).hit_len in (0, None)
-        second = chained_request("2", np.array([1, 2]), 32, 64, 2)
-        assert serve(second, (0,)) == _after_one(options)
-
-
-def _after_one(options: dict[str, Any]) -> object:
-    law = make_law("vllm@0.32", options)
-    for number in (1, 2):
-        request = chained_request(str(number), np.array([1, 2]), 32, 64, number)
-        said = law.send(request)
-        law.finish(request, (0,))
-    return said
+        assert law.replay() == law.serve
