@@ -233,3 +233,20 @@ def test_a_hit_inside_a_block_is_counted_with_the_block_it_is_copied_to(version:
     law.release(running)
     law.check_integrity()
     assert law.admit(TokenRequest(request_id="s", ids=(*P[:100], 5))).expectation.hit_len == 96
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_a_group_alone_would_allow_is_still_there(version: str) -> None:
+    law = make_law(f"vllm@{version}", {"groups": ["full:16", "swa:16:32"], "num_gpu_blocks_override": 30})
+    ask(law, P[:160])
+    assert ask(law, P[:160]).per_group == {"full:16": 144, "swa:16:32": 144}
+    for first in range(1, 4):
+        ask(law, [first, *other(160)])
+    assert ask(law, P[:160]).per_group == {"full:16": 0, "swa:16:32": 0}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_engine_may_generate_more_than_was_asked_for(version: str) -> None:
+    law = make_law(f"vllm@{version}", {"block_size": 4})
+    ask(law, P[:6], output=[7, 8, 9, 10])
+    assert ask(law, [*P[:6], 7, 8, 9, 10]).hit_len == 8

@@ -58,7 +58,7 @@ class Finder:
     def __init__(self, plan: Plan, blocks: KeyedBlocks) -> None:
         self.plan, self.blocks = plan, blocks
 
-    def reach(self, kind: GroupPlan, keys: Slots, bound: int, *, drop: bool, ever: bool = False) -> Reach:
+    def reach(self, kind: GroupPlan, keys: Slots, bound: int, *, drop: bool, ever: bool) -> Reach:
         """Longest reuse of at most `bound` tokens that this kind of group allows."""
         match kind.kind:
             case Kind.FULL:
@@ -105,7 +105,7 @@ class Finder:
         plan, bound = self.plan, prompt_len - 1
         if kind.eagle and plan.hybrid and kind.kind is not Kind.GDN and plan.switches.bound_by_hashed:
             bound = min(bound + plan.margin(kind), len(keys) * plan.unit)
-        return self.reach(kind, keys, bound, drop=kind.eagle).length
+        return self.reach(kind, keys, bound, drop=kind.eagle, ever=False).length
 
     def _look(self, keys: Slots, cap: int, *, ever: bool) -> Agreed:
         if self.plan.hybrid:
