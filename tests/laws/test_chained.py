@@ -101,6 +101,7 @@ def test_common_prefix_is_that_of_the_tokens() -> None:
 def test_a_law_that_compares_tokens_refuses_blocks() -> None:
     law = make_law("llama.cpp", {"n_cache_reuse": 16})
     assert not law.reads_chains
+    assert law.replay() == law.serve
     with pytest.raises(LawDoesNotCover, match="inside prompts"):
         law.send(chained_request("1", np.array([1, 2]), 16, 32, 1))
     with pytest.raises(TypeError, match="give this law its tokens"):

@@ -262,14 +262,12 @@ class LlamaCppServer(Law):
 
     def replay(self) -> Serve:
         """As `Law.replay`; where every position is kept and no slots compete, steps decide nothing and are one."""
-        if self.options.shared or not self.options.whole:
-            return super().replay()
+        if self.options.shared or not self.options.whole or not self.reads_chains:
+            return self.serve
 
         def serve(request: TokenRequest, output_ids: Sequence[int]) -> Expectation:
             lease = self.admit(request)
-            for token_id in output_ids:
-                lease.push(token_id)
-            self.computed(lease, lease.request.prompt_len + max(len(output_ids) - 1, 0))
+            self.computed(lease, lease.length + max(len(output_ids) - 1, 0))
             self.release(lease)
             return lease.expectation
 
