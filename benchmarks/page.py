@@ -60,7 +60,7 @@ def write_page(results: Path) -> None:
             rows = document["rows"]
             lines += [f"## {name}", "", meaning, ""]
             lines += [
-                f"{document['date']}, {machine['processor']} ({machine['instructions']}), {machine['cores']} cores, "
+                f"{document['date']}, {machine['processor']} ({machine['instructions']}), {machine['cores']} core{'s' * (machine['cores'] > 1)}, "
                 f"Python {machine['python']}.",
                 "",
             ]
