@@ -60,8 +60,8 @@ def write_page(results: Path) -> None:
             rows = document["rows"]
             lines += [f"## {name}", "", meaning, ""]
             lines += [
-                f"{document['date']}, {machine['processor']} ({machine['instructions']}), {machine['cores']} core{'s' * (machine['cores'] > 1)}, "
-                f"Python {machine['python']}.",
+                f"{document['date']}, {machine['processor']} ({machine['instructions']}), {machine['cores']} "
+                f"core{'s' * (machine['cores'] > 1)}, Python {machine['python']}.",
                 "",
             ]
             if rows:
