@@ -53,7 +53,45 @@ SMALL_POOLS = (
     ),
 )
 """SGLang's in little room; those of vLLM are among the fuzzer's."""
-ALL = (*configurations(), *SMALL_POOLS)
+
+
+def _tight(name: str, groups: tuple[str, ...], *variants: dict[str, Any]) -> Configuration:
+    return Configuration(
+        name=f"{name}, tight pool", engine="sglang@0.5.23", groups=groups, options={}, variants=4 * variants,
+        longest=600, longest_output=260, features=(Feature.PROMPT_LOGPROBS,),
+    )  # fmt: skip
+
+
+TIGHT_POOLS = (
+    _tight(
+        "full",
+        ("full",),
+        {"page_size": 1, "max_total_tokens": 700},
+        {"page_size": 1, "max_total_tokens": 900, "chunked_prefill_size": 100, "speculative_algorithm": "EAGLE"},
+        {"page_size": 16, "max_total_tokens": 1008, "chunked_prefill_size": 100},
+        {"page_size": 16, "max_total_tokens": 800, "chunked_prefill_size": 128, "speculative_algorithm": "EAGLE"},
+    ),
+    _tight(
+        "full+swa",
+        ("full", "swa:64"),
+        {"page_size": 1, "max_total_tokens": 1100},
+        {"page_size": 1, "max_total_tokens": 1100, "swa_full_tokens_ratio": 0.3, "chunked_prefill_size": 128},
+        {"page_size": 16, "max_total_tokens": 1200, "swa_full_tokens_ratio": 0.4, "chunked_prefill_size": 96},
+        {"page_size": 1, "max_total_tokens": 1300, "chunked_prefill_size": 200, "speculative_algorithm": "EAGLE"},
+        {"page_size": 16, "max_total_tokens": 1300, "speculative_algorithm": "EAGLE"},
+    ),
+    _tight(
+        "full+gdn",
+        ("full", "gdn"),
+        {"page_size": 1, "max_mamba_cache_size": 5, "max_total_tokens": 1100, "chunked_prefill_size": 100},
+        {"page_size": 1, "mamba_radix_cache_strategy": "extra_buffer", "max_mamba_cache_size": 7},
+        {"page_size": 16, "max_mamba_cache_size": 9, "max_total_tokens": 1200, "chunked_prefill_size": 128},
+        {"page_size": 16, "max_mamba_cache_size": 12, "mamba_track_interval": 64, "chunked_prefill_size": 96},
+        {"page_size": 16, "mamba_max_states_per_path": 2, "chunked_prefill_size": 64},
+    ),
+)
+"""In less room still, with outputs that leave windows and cross the grid of the states."""
+ALL = (*configurations(), *SMALL_POOLS, *TIGHT_POOLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
