@@ -55,9 +55,9 @@ SMALL_POOLS = (
 """SGLang's in little room; those of vLLM are among the fuzzer's."""
 
 
-def _tight(name: str, groups: tuple[str, ...], *variants: dict[str, Any]) -> Configuration:
+def _tight(name: str, groups: tuple[str, ...], *variants: dict[str, Any], what: str = "pool") -> Configuration:
     return Configuration(
-        name=f"{name}, tight pool", engine="sglang@0.5.23", groups=groups, options={}, variants=4 * variants,
+        name=f"{name}, tight {what}", engine="sglang@0.5.23", groups=groups, options={}, variants=4 * variants,
         longest=600, longest_output=260, features=(Feature.PROMPT_LOGPROBS,),
     )  # fmt: skip
 
@@ -79,6 +79,14 @@ TIGHT_POOLS = (
         {"page_size": 16, "max_total_tokens": 1200, "swa_full_tokens_ratio": 0.4, "chunked_prefill_size": 96},
         {"page_size": 1, "max_total_tokens": 1300, "chunked_prefill_size": 200, "speculative_algorithm": "EAGLE"},
         {"page_size": 16, "max_total_tokens": 1300, "speculative_algorithm": "EAGLE"},
+    ),
+    _tight(
+        "full+swa",
+        ("full", "swa:64"),
+        {"page_size": 1, "max_total_tokens": 1000, "swa_full_tokens_ratio": 0.3, "chunked_prefill_size": 400},
+        {"page_size": 16, "max_total_tokens": 1008, "swa_full_tokens_ratio": 0.25, "chunked_prefill_size": 400},
+        {"page_size": 1, "max_total_tokens": 1000, "swa_full_tokens_ratio": 0.45, "chunked_prefill_size": 300},
+        what="windows",
     ),
     _tight(
         "full+gdn",

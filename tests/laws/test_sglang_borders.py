@@ -102,6 +102,26 @@ def test_a_whole_prompt_is_reserved_for_the_reference_engine() -> None:
     assert cache.pools.full.free == 0
 
 
+def test_the_window_pool_cuts_a_step() -> None:
+    """What is left of 512 tokens behind a page, and a window or the output; else the request would wait for ever."""
+    for outputs, end in ((1, 480), (16, 480), (17, 464), (500, 368)):
+        cache = law(
+            groups=SWA, page_size=16, max_total_tokens=1280, swa_full_tokens_ratio=0.4, chunked_prefill_size=600
+        )
+        lease = cache.admit(request(X[:600], outputs))
+        assert cache.chunk_end(lease) == end
+    for ratio, found in ((0.1, None), (0.13, 16)):  # 128 and 160 tokens for a page, a window and the step
+        cache = law(
+            groups=SWA, page_size=16, max_total_tokens=1280, swa_full_tokens_ratio=ratio, chunked_prefill_size=600
+        )
+        lease = cache.admit(request(X[:400], 127))
+        if found is None:
+            with pytest.raises(PoolExhausted, match="needs 416 sliding-window tokens, 128 of 128 are left"):
+                cache.chunk_end(lease)
+        else:
+            assert cache.chunk_end(lease) == found
+
+
 # Decode
 
 
@@ -149,7 +169,7 @@ def test_tokens_of_steps_that_accept_drafts_keep_their_order() -> None:
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_output_goes_before_its_prompt(pairs: bool) -> None:
-    """Full attention: the prompt's end is a node's end, and eviction takes leaves."""
+    """The prompt was put into the tree when its last step ended, and eviction takes leaves."""
     cache = law(max_total_tokens=110, speculative_algorithm="EAGLE" if pairs else None)
     ask(cache, X[:30], X[1000:1031])  # 60 in the tree, 50 free
     ask(cache, X[2000:2060])
@@ -263,6 +283,22 @@ def test_what_a_pool_lost_and_what_no_state_was_kept_for(page: int) -> None:
     assert lost == ({} if page == 1 else {Cause.NO_STATE: 288 - 256, Cause.GRANULE: 12})
 
 
+@pytest.mark.parametrize(("most", "kept"), [(1, [1792, 1984]), (2, [1792, 1984]), (3, [1536, 1792, 1984])])
+def test_a_path_keeps_its_deepest_states(most: int, kept: list[int]) -> None:
+    """And the one that the request came from, which it still holds when the last is inserted."""
+    cache = law(groups=GDN, page_size=16, chunked_prefill_size=256, mamba_max_states_per_path=most)
+    ask(cache, X[:2000])
+    assert sorted(node.end for node in cache.tree.nodes() if node.state is not None) == kept
+
+
+def test_a_fork_keeps_its_state() -> None:
+    cache = law(groups=GDN, page_size=16, chunked_prefill_size=256, mamba_max_states_per_path=2)
+    ask(cache, X[:600])
+    ask(cache, [*X[:256], *X[2000:2100]])
+    ask(cache, X[:2000])
+    assert sorted({node.end for node in cache.tree.nodes() if node.state is not None}) == [256, 320, 1856, 1984]
+
+
 # Requests that wait together
 
 
@@ -343,6 +379,7 @@ RUNNING: list[tuple[int | None, dict[str, Any]]] = [
     (None, {"groups": ["full", "swa:40"], "page_size": 16, "max_total_tokens": 1600, "swa_full_tokens_ratio": 0.5}),
     (None, {"groups": GDN, "page_size": 1, "max_mamba_cache_size": 12, "chunked_prefill_size": 64}),
     (None, {"groups": GDN, "page_size": 16, "max_mamba_cache_size": 16, "mamba_track_interval": 64}),
+    (None, {"groups": GDN, "page_size": 16, "max_mamba_cache_size": 16, "chunked_prefill_size": 80}),
     (800, {"page_size": 16}),
     (1600, {"groups": ["full", "swa:40"], "page_size": 16}),
     (1600, {"groups": GDN, "page_size": 1, "max_mamba_cache_size": 14, "mamba_radix_cache_strategy": "extra_buffer"}),

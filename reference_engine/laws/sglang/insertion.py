@@ -42,13 +42,6 @@ class Inserter:
             self.pools.give_back_state(state)
         return node
 
-    def end_a_node_at(self, node: RadixNode, end: int) -> None:
-        """On the path of `node`, one ends at `end`; that path was used."""
-        path = [each for each in self.tree.path(node) if each.start < end or each.parent is None]
-        self.tree.touch(path)
-        if end < path[-1].end:
-            self.tree.split(path[-1], end)
-
     def use_window(self, node: RadixNode) -> None:
         """The window before the end of `node` was used, the nearer the later."""
         assert self.window is not None

@@ -344,7 +344,6 @@ class SglangLaw(Law):
             state = self._donated(held, finished=finished)
             whole = key_len(length, config) // self.granule * self.granule
             node = self.inserter.insert(keyed(lease.ids, config), whole, held, state)
-            self._end_prompt_node(lease, node)
             if whole and not config.plain:
                 self.published.add(lease.ids[:length], lease.request.namespace)
             assert held.lock is not None, "a request that has ended goes on"
@@ -371,12 +370,6 @@ class SglangLaw(Law):
             assert held.state is not None
             self.moves.add(self._recurrent, held.state, donated)
         return donated
-
-    def _end_prompt_node(self, lease: Lease, node: RadixNode) -> None:
-        """Full attention only: the prompt's end is a node's end, so that eviction can drop the output alone."""
-        prompt = key_len(lease.request.prompt_len, self.config) // self.granule * self.granule
-        if self.config.plain and 0 < prompt < node.end:
-            self.inserter.end_a_node_at(node, prompt)
 
     def _free_window(self, held: Held, until: int, *, interval: int = 1) -> None:
         """Free window pages that no position from `until` on attends to, but not those of the tree."""
