@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 TOPS = ("vocabulary", "adapters", "reference_engine", "workloads", "checkpoints", "harness", "tests")
 LEFT_OUT = ("BitOr", "_Is", "Variable", "Decorator")
-CHECKS = {"check_integrity", "check_held", "check"}
+CHECKS = {"check_integrity", "check_held", "check", "check_entries"}
 SEED = int(os.environ.get("HITPARITY_MUTANTS_SEED", "7"))
 MEMORY = 12 << 30  # bytes of addresses for a mutant that never stops to allocate
 CAUGHT, SURVIVED, SAME_AS = "caught", "survived", "equivalent"

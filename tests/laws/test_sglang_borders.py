@@ -299,6 +299,18 @@ def test_a_fork_keeps_its_state() -> None:
     assert sorted({node.end for node in cache.tree.nodes() if node.state is not None}) == [256, 320, 1856, 1984]
 
 
+def test_what_a_request_computed_before_it_was_given_up_is_nobodys() -> None:
+    """Its chunks can be found; but it is no prompt that has been computed, which its loss would be told from."""
+    for others, expected in ((0, {Cause.REUSED: 96, Cause.NOVEL: 104}), (3, {Cause.NOVEL: 200})):
+        cache = law(page_size=16, chunked_prefill_size=96, max_total_tokens=400)
+        lease = cache.admit(request(X[:200]))
+        cache.computed(lease, cache.chunk_end(lease))
+        cache.release(lease)
+        for number in range(others):
+            ask(cache, X[1000 * number + 1000 : 1000 * number + 1300])
+        assert causes(cache, X[:200]) == expected
+
+
 # Requests that wait together
 
 

@@ -215,7 +215,7 @@ class ChainedHistory:
     """
 
     def __init__(self) -> None:
-        self._computed: npt.NDArray[np.int32] = np.zeros(1024, np.int32)
+        self._computed = NO_NUMBERS.astype(np.int32)
 
     def lcp(self, chain: Chained) -> int:
         """Of a prompt, or a part from its begin on; generated tokens are in no other sequence."""
@@ -247,6 +247,6 @@ class ChainedHistory:
 
 def longer(table: npt.NDArray[Number], size: int) -> npt.NDArray[Number]:
     """The table with at least `size` elements, the new ones 0."""
-    wider = np.zeros(max(2 * len(table), size, 1024), table.dtype)
+    wider = np.zeros(max(2 * len(table), size), table.dtype)
     wider[: len(table)] = table
     return wider

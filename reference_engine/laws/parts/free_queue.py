@@ -31,17 +31,15 @@ class FreeQueue:
         """All blocks free, in the order of their numbers."""
         self._front: list[int] = []
         self._runs: deque[tuple[Slots, int]] = deque()
-        self._marks = np.zeros(1024 if self.num_blocks is None else self.num_blocks, np.int64)
-        """References of a held block; of one in a run the run's number, which is negative; else 0."""
         self.held = 0
         """References in all."""
         self._number = self._joined = self._entries = self.free = 0
         """`free`: blocks in the queue (of an endless one: those given back)."""
-        self.seen = 1
+        self.seen = 1 if self.num_blocks is None else self.num_blocks
         """Block numbers below this one exist."""
-        if self.num_blocks is not None:
-            self.seen = self.num_blocks
-            self.append(np.arange(1, self.num_blocks))
+        self._marks = np.zeros(self.seen, np.int64)
+        """References of a held block; of one in a run the run's number, which is negative; else 0."""
+        self.append(np.arange(1, self.seen))
 
     # -- references ------------------------------------------------------------------------------------------------
 
@@ -128,6 +126,10 @@ class FreeQueue:
     def blocks(self) -> Slots:
         """All queued blocks, front first."""
         return np.concatenate([np.asarray(self._front, np.int64), *(self._live([run]) for run in self._runs)])
+
+    def check_entries(self) -> None:
+        """AssertionError where what the runs hold is miscounted."""
+        assert self._entries == sum(len(blocks) for blocks, _ in self._runs), "entries of the queue miscounted"
 
     def _run(self, blocks: Slots) -> tuple[Slots, int]:
         self._number -= 1

@@ -220,6 +220,7 @@ class KeyedBlocks:
 
         `held()` lists every reference the owners know of.
         """
+        self.queue.check_entries()
         references, queued = self.queue.references(), self.queue.blocks()
         counts = np.bincount(held(), minlength=len(references))
         counts[0] = 0

@@ -66,7 +66,7 @@ class RadixNode:
         self.state: int | None = None
         """Slot of the recurrent state at the node's end."""
         self.locks = self.window_locks = self.state_locks = 0
-        self.window_edge: int | None = None
+        self.window_edge: object | None = None
         """Mark of the locks whose window starts in this node."""
         self.last_access = 0.0
         self.queued = False
@@ -77,7 +77,7 @@ class Lock:
     """What one request protects: the path of a node, the window before it and its state."""
 
     node: RadixNode
-    window_edge: int | None
+    window_edge: object | None
     """Mark of the node where the window starts; None: at the root."""
 
 
@@ -96,7 +96,7 @@ class PageRadixTree:
     def clear(self) -> None:
         """Forget everything."""
         self._roots: dict[str | None, RadixNode] = {}
-        self._clock, self._edges = 0.0, 0
+        self._clock = 0.0
         self._queue: list[tuple[float, int, RadixNode]] = []
         self._serial = 0
         self.window_recency.clear()
@@ -244,7 +244,7 @@ class PageRadixTree:
             each = each.parent
         self._offer(node)
 
-    def _lock_window(self, node: RadixNode) -> int | None:
+    def _lock_window(self, node: RadixNode) -> object | None:
         if self.window_len is None:
             return None
         path = self.window_path(node, self.window_len)
@@ -255,8 +255,7 @@ class PageRadixTree:
         if node.end - path[-1].start < self.window_len:
             return None
         if path[-1].window_edge is None:
-            self._edges += 1
-            path[-1].window_edge = self._edges
+            path[-1].window_edge = object()
         return path[-1].window_edge
 
     def _unlock_window(self, lock: Lock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -56,14 +55,6 @@ class Recency(Generic[T]):
     def remove(self, item: T) -> None:
         """The item leaves the list."""
         self._unlink(self._links.pop(item))
-
-    def oldest_first(self) -> Iterator[T]:
-        """Items from the least recently used on; stops when the item it stands on leaves the list or moves."""
-        link = self._end.newer
-        while link.item is not None:
-            following = link.newer
-            yield link.item
-            link = following
 
     def newer_than(self, item: T) -> T | None:
         """The item used just after this one; None: it is the newest."""

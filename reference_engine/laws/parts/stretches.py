@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from reference_engine.laws.memory import Slots
-from reference_engine.laws.parts.chained import longer
+from reference_engine.laws.parts.chained import NO_NUMBERS, longer
 
 
 class Used(NamedTuple):
@@ -41,7 +41,7 @@ class Users:
     """
 
     def __init__(self) -> None:
-        self._users = np.zeros(1024, np.int32)
+        self._users = NO_NUMBERS.astype(np.int32)
 
     def of(self, blocks: Slots) -> list[int]:
         """Of each block."""

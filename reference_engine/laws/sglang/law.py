@@ -31,7 +31,7 @@ from reference_engine.laws.memory import Room, Slots
 from reference_engine.laws.parts.chained import Tokens, sequence
 from reference_engine.laws.parts.history import History
 from reference_engine.laws.parts.page_radix import PageRadixTree, RadixNode
-from reference_engine.laws.sglang.config import STATE_CHUNK, SglangConfig
+from reference_engine.laws.sglang.config import SglangConfig
 from reference_engine.laws.sglang.explain import Lookup, explain
 from reference_engine.laws.sglang.held import Held, key_len, keyed
 from reference_engine.laws.sglang.insertion import Inserter
@@ -316,9 +316,7 @@ class SglangLaw(Law):
         if end - start < config.state_grid:
             return None
         last = start + (end - start) // config.state_grid * config.state_grid
-        # A state that is not the kernel's last one is read from its intermediate ones, up to and with it.
-        before = end if start + (end - start) // STATE_CHUNK * STATE_CHUNK == last else last + 1
-        if branching is not None and start < branching < before and not (branching - start) % config.state_chunk:
+        if branching is not None and start < branching < last and not (branching - start) % config.state_chunk:
             return branching
         return last
 

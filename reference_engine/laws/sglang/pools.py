@@ -101,17 +101,15 @@ class Pools:
                 return
 
     def _unlocked(self, recency: Recency[RadixNode]) -> Iterator[RadixNode]:
-        """Nodes oldest first that no running request protects; begins again when the next one is gone."""
+        """Nodes oldest first that no running request protects; each has to leave before the next is asked for."""
         window = recency is self.tree.window_recency
-        node = recency.oldest()
-        while node is not None:
+        while True:
+            node = recency.oldest()
             while node is not None and (node.window_locks if window else node.state_locks):
                 node = recency.newer_than(node)
             if node is None:
                 return
-            following = recency.newer_than(node)
             yield node
-            node = following if following is None or following in recency else recency.oldest()
 
 
 def _pages(tokens: int | None, page: int) -> int | None:
