@@ -299,6 +299,25 @@ def test_a_fork_keeps_its_state() -> None:
     assert sorted({node.end for node in cache.tree.nodes() if node.state is not None}) == [256, 320, 1856, 1984]
 
 
+@pytest.mark.parametrize("page", [1, 16])
+@pytest.mark.parametrize("pairs", [0, 1])
+def test_what_a_window_lacks_and_where_the_next_sibling_will_resume(page: int, pairs: int) -> None:
+    """Steps of 256 leave their windows; a sibling of 460 tokens resumes behind the first, its own behind all it can."""
+    algorithm = "EAGLE" if pairs else None
+    cache = law(groups=SWA, page_size=page, chunked_prefill_size=256, speculative_algorithm=algorithm)
+    ask(cache, X[:1000])
+    siblings = [[*X[:460], *X[1000 * n : 1000 * n + 40]] for n in (2, 3)]
+    deep, hit = (460 - pairs) // page * page, (256 - pairs) // page * page
+    found = ask(cache, siblings[0])
+    rest = {Cause.NOVEL: 40} | ({Cause.SUCCESSOR: 1} if pairs else {})
+    rest |= {Cause.GRANULE: 460 - pairs - deep} if deep < 460 - pairs else {}
+    assert found.ledger.by_cause() == {Cause.REUSED: hit, Cause.WINDOW: deep - hit} | rest
+    assert (found.junction, found.per_group) == (deep, {"full": deep, "swa:128": hit})
+    found = ask(cache, siblings[1])
+    assert found.ledger.by_cause() == {Cause.REUSED: deep} | rest
+    assert (found.junction, found.per_group) == (deep, {"full": deep, "swa:128": deep})
+
+
 def test_what_a_request_computed_before_it_was_given_up_is_nobodys() -> None:
     """Its chunks can be found; but it is no prompt that has been computed, which its loss would be told from."""
     for others, expected in ((0, {Cause.REUSED: 96, Cause.NOVEL: 104}), (3, {Cause.NOVEL: 200})):
