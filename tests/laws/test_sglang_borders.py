@@ -439,3 +439,17 @@ def test_every_place_holds_what_running_requests_read(pool: int | None, options:
             running.remove(one)
             finished += 1
     assert hits > 100
+
+
+def test_windows_that_a_step_frees_come_before_those_of_others() -> None:
+    """Window 130: 112 tokens leave with the token behind a page's first, when the pool of 29 pages is full."""
+    cache = law(groups=["full", "swa:130"], page_size=16, max_total_tokens=1600, swa_full_tokens_ratio=0.29)
+    for number in range(10):
+        ask(cache, X[1000 + 20 * number : 1016 + 20 * number])
+    lease, found = cache.admit(request(X[:200], 300)), {}
+    cache.computed(lease, cache.chunk_end(lease))
+    for number in range(260):
+        cache.append(lease, number)
+        found[lease.length - 1] = cache.pools.window.free, cache.tree.evictable_window_pages
+        cache.computed(lease, lease.length)
+    assert [found[at] for at in (431, 432, 433, 447, 448, 449)] == [(1, 3), (0, 3), (1, 2), (1, 2), (0, 2), (7, 2)]
