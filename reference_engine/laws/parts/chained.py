@@ -221,10 +221,11 @@ class ChainedHistory:
         """Of a prompt, or a part from its begin on; generated tokens are in no other sequence."""
         computed = self._of(chain.blocks)
         short = computed < chain.block_len
-        at = int(short.argmax()) if len(short) else 0
-        if not len(short) or not short[at]:
-            return min(len(short) * chain.block_len, chain.prompt_len, chain.stop)
-        return min(at * chain.block_len + int(computed[at]), chain.prompt_len, chain.stop)
+        known = len(short) * chain.block_len
+        if short.any():
+            at = int(short.argmax())
+            known = at * chain.block_len + int(computed[at])
+        return min(known, chain.prompt_len, chain.stop)
 
     def add(self, chain: Chained) -> None:
         """All of it has been computed."""

@@ -27,8 +27,6 @@ from reference_engine.laws.parts.recency import Recency
 Key = npt.NDArray[Any] | Chained
 """One number per token (the token, or the token and its successor in one), or the same by blocks."""
 NO_PAGES: Slots = np.empty(0, np.int64)
-STEP = 1e-5
-"""How much older a match makes each node than the one below it; the clock itself ticks by 1."""
 
 
 class RadixNode:
@@ -68,7 +66,7 @@ class RadixNode:
         self.locks = self.window_locks = self.state_locks = 0
         self.window_edge: object | None = None
         """Mark of the locks whose window starts in this node."""
-        self.last_access = 0.0
+        self.last_access = 0
         self.queued = False
 
 
@@ -96,8 +94,8 @@ class PageRadixTree:
     def clear(self) -> None:
         """Forget everything."""
         self._roots: dict[str | None, RadixNode] = {}
-        self._clock = 0.0
-        self._queue: list[tuple[float, int, RadixNode]] = []
+        self._clock = 0
+        self._queue: list[tuple[int, int, RadixNode]] = []
         self._serial = 0
         self.window_recency.clear()
         self.state_recency.clear()
@@ -128,12 +126,11 @@ class PageRadixTree:
         return path[::-1]
 
     def refresh(self, node: RadixNode) -> None:
-        """A lookup ended at `node`: it and its ancestors were used, the deeper the later."""
+        """A lookup ended at `node`: it and its ancestors were used; among them the deeper goes first anyhow."""
         self._clock += 1
-        time, each = self._clock, node
+        each = node
         while each.parent is not None:
-            each.last_access = time
-            time -= STEP
+            each.last_access = self._clock
             each = each.parent
 
     def touch(self, nodes: Sequence[RadixNode]) -> None:
