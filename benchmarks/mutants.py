@@ -91,15 +91,7 @@ PARTS = (
     ),
     Part("adapters:http", ("adapters/http.py",), OF_ADAPTERS),
 )
-FASTER = "when the queue drops what is outdated: speed only"
 SAME: dict[str, str] = {
-    "reference_engine/laws/parts/free_queue.py NumberReplacer#1: if self._entries > 4 * self.free + 4096:": FASTER,
-    "reference_engine/laws/parts/free_queue.py ReplaceBinaryOperator_Mul_LShift#0: "
-    "if self._entries > 4 * self.free + 4096:": FASTER,
-    "reference_engine/laws/parts/free_queue.py ReplaceComparisonOperator_Gt_LtE#0: "
-    "if self._entries > 4 * self.free + 4096:": FASTER,
-    "reference_engine/laws/parts/keyed_blocks.py ReplaceTrueWithFalse#0: "
-    "for key, block in zip(keys[~vacant].tolist(), blocks[~vacant].tolist(), strict=True):": "one mask cuts both",
     "reference_engine/laws/deepinfer/law.py ReplaceComparisonOperator_Eq_GtE#0: "
     "and common_prefix(ids, lease.ids[: lease.computed_len]) == start": "`ids` has no more than `start` tokens",
     "reference_engine/laws/tensorrt_llm/v1.py NumberReplacer#3: ceilings[-1] = (Cause.DISABLED, 0)": (
@@ -131,12 +123,51 @@ SAME: dict[str, str] = {
     'if options.get("max_total_tokens") is None else positive(options, "max_total_tokens", 1)': (
         "a default, and the option is there"
     ),
-    "reference_engine/laws/sglang/pools.py NumberReplacer#2: window_pages = pages if self.has_window else 0": (
-        "a pool without a limit lacks nothing"
-    ),
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
     "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
     "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",
+}
+SPEED: dict[str, str] = {
+    "free_queue.py JOINED = 4096": "NumberReplacer#0 NumberReplacer#1",
+    "free_queue.py if self._entries > 4 * self.free + JOINED:": (
+        "Gt_Eq Gt_NotEq Gt_Lt Gt_LtE Gt_GtE AddNot#0 NumberReplacer#0 NumberReplacer#1 Mul_Add Mul_Sub Mul_Pow "
+        "Mul_LShift Mul_RShift Mul_BitAnd Mul_BitXor Add_Sub Add_Mul Add_Div Add_FloorDiv Add_Mod Add_LShift "
+        "Add_RShift Add_BitAnd Add_BitXor"
+    ),
+    "free_queue.py if self.held == 0 and self.num_blocks is not None:  # so all of them are free: no need to look": (
+        "Eq_Lt Eq_LtE NumberReplacer#1"
+    ),
+    "free_queue.py if self.held == 0:  # so these were all the references there are": "Eq_Lt Eq_LtE NumberReplacer#1",
+    "free_queue.py if len(run) > missing:": "Gt_GtE Gt_NotEq",
+    "free_queue.py if runs[0][1] == self._joined:": "Eq_NotEq Eq_Lt Eq_LtE Eq_Gt Eq_GtE AddNot#0",
+    "free_queue.py while self._runs and size < JOINED:": "Lt_LtE Lt_NotEq Lt_Eq Lt_Gt Lt_GtE",
+    "chained.py wider = np.zeros(max(2 * len(table), size), table.dtype)": (
+        "NumberReplacer#0 NumberReplacer#1 Mul_Add Mul_Sub Mul_RShift Mul_BitAnd Mul_BitXor"
+    ),
+    "chained.py self._computed = longer(self._computed, int(blocks.max()) + 1)": "NumberReplacer#0",
+    "chained.py table = self._firsts[namespace] = longer(table, int(blocks.max()) + 1)": "NumberReplacer#0",
+    "stretches.py self._users = longer(self._users, int(blocks.max()) + 1)": "NumberReplacer#0",
+    "chained.py if block % unit == 0 and not lookahead:": "Eq_Lt NumberReplacer#1",
+    "page_radix.py self._clock = 0": "NumberReplacer#0 NumberReplacer#1",
+    "page_radix.py self._clock += 1": "NumberReplacer#0",
+}
+"""Lines of `laws/parts` that only decide when or by which of two ways something is done; operators of the mutants."""
+for _line, _operators in SPEED.items():
+    _file, _, _text = _line.partition(" ")
+    for _operator in _operators.split():
+        _kind = "Binary" if _operator.startswith(("Mul", "Add_")) else "Comparison"
+        _name = _operator if "#" in _operator else f"Replace{_kind}Operator_{_operator}#0"
+        SAME[f"reference_engine/laws/parts/{_file} {_name}: {_text}"] = "when or in which of two ways, not what"
+SAME |= {
+    "reference_engine/laws/parts/free_queue.py ReplaceComparisonOperator_Eq_LtE#0: freed: Slots = blocks[marks == 0]": (
+        "a count of references is never below 0"
+    ),
+    "reference_engine/laws/parts/chained.py ReplaceComparisonOperator_Eq_LtE#0: "
+    "if block % unit == 0 and not lookahead:": "a remainder is never below 0",
+    "reference_engine/laws/sglang/insertion.py ReplaceComparisonOperator_Eq_LtE#0: "
+    "if not holder.state_locks and len(holder.children) == 1:": "what is above the tail has a child",
+    "reference_engine/laws/sglang/law.py NumberReplacer#1: "
+    "def _free_window(self, held: Held, until: int, *, interval: int = 1) -> None:": "what is freed then is nothing",
 }
 
 

@@ -330,6 +330,16 @@ def test_what_a_request_computed_before_it_was_given_up_is_nobodys() -> None:
         assert causes(cache, X[:200]) == expected
 
 
+def test_what_a_pool_lost_of_pairs_with_a_window() -> None:
+    """All of a prompt was in the tree but its last token, which has no successor there."""
+    for algorithm, pairs in ((None, 0), ("EAGLE", 1)):
+        cache = law(groups=SWA, max_total_tokens=700, speculative_algorithm=algorithm, swa_full_tokens_ratio=1)
+        ask(cache, X[:200])
+        ask(cache, X[1000:1600])
+        found = causes(cache, [*X[:200], 5])
+        assert found == {Cause.EVICTED: 200 - pairs, Cause.NOVEL: 1} | ({Cause.SUCCESSOR: 1} if pairs else {})
+
+
 # Requests that wait together
 
 

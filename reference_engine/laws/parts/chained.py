@@ -231,12 +231,11 @@ class ChainedHistory:
         """All of it has been computed."""
         length, block = min(chain.stop, chain.prompt_len), chain.block_len
         whole, rest = divmod(length, block)
-        blocks = chain.blocks[: whole + (rest > 0)]
-        computed = self._of(blocks)
+        computed = self._of(chain.blocks)
         computed[:whole] = block
         if rest:
             computed[whole] = max(rest, computed.item(whole))
-        self._computed[blocks] = computed
+        self._computed[chain.blocks] = computed
 
     def _of(self, blocks: Numbers) -> npt.NDArray[np.int32]:
         try:

@@ -17,7 +17,7 @@ from reference_engine.laws.base import PoolExhausted, Slots
 from reference_engine.laws.parts.chained import longer
 
 JOINED = 4096
-"""Blocks that are looked through at once for those that are still free."""
+"""Blocks that are looked through at once for those that are still free, and outdated ones that are not looked for."""
 
 
 class FreeQueue:
@@ -54,7 +54,7 @@ class FreeQueue:
             self._marks[blocks] = np.maximum(marks, 0) + 1
         self.held += len(blocks)
         self.free -= free
-        if self._entries > 4 * self.free + 4096:
+        if self._entries > 4 * self.free + JOINED:
             self._compact()
 
     def drop(self, blocks: Slots) -> Slots:

@@ -66,7 +66,8 @@ class RadixNode:
         self.locks = self.window_locks = self.state_locks = 0
         self.window_edge: object | None = None
         """Mark of the locks whose window starts in this node."""
-        self.last_access = 0
+        self.last_access: int
+        """By the tree's clock, from when it joins the tree."""
         self.queued = False
 
 
@@ -96,7 +97,6 @@ class PageRadixTree:
         self._roots: dict[str | None, RadixNode] = {}
         self._clock = 0
         self._queue: list[tuple[int, int, RadixNode]] = []
-        self._serial = 0
         self.window_recency.clear()
         self.state_recency.clear()
         self.evictable_pages = 0
@@ -127,17 +127,15 @@ class PageRadixTree:
 
     def refresh(self, node: RadixNode) -> None:
         """A lookup ended at `node`: it and its ancestors were used; among them the deeper goes first anyhow."""
-        self._clock += 1
-        each = node
+        time, each = self._tick(), node
         while each.parent is not None:
-            each.last_access = self._clock
+            each.last_access = time
             each = each.parent
 
     def touch(self, nodes: Sequence[RadixNode]) -> None:
         """An insertion passed these nodes, in this order."""
         for node in nodes:
-            self._clock += 1
-            node.last_access = self._clock
+            node.last_access = self._tick()
 
     def child(self, node: RadixNode, key: Key, end: int) -> RadixNode | None:
         """The edge below `node` that begins with the next page of `key`, which has whole pages up to `end`."""
@@ -353,8 +351,11 @@ class PageRadixTree:
             return key.item(position)
         return key[position : position + self.page_size].tobytes()
 
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
     def _offer(self, node: RadixNode) -> None:
         if not node.queued and self.is_free_leaf(node):
             node.queued = True
-            self._serial += 1
-            heapq.heappush(self._queue, (node.last_access, self._serial, node))
+            heapq.heappush(self._queue, (node.last_access, self._tick(), node))
