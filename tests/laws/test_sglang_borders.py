@@ -291,6 +291,12 @@ def test_a_path_keeps_its_deepest_states(most: int, kept: list[int]) -> None:
     assert sorted(node.end for node in cache.tree.nodes() if node.state is not None) == kept
 
 
+def test_a_step_that_keeps_no_state_inserts_none() -> None:
+    """Three slots do: the state of the first step in the tree, the running one, and one for the next to be kept."""
+    cache = law(groups=GDN, page_size=16, chunked_prefill_size=128, max_mamba_cache_size=3)
+    assert [ask(cache, X[:160], (7, 8)).hit_len for _ in range(2)] == [0, 128]
+
+
 def test_a_fork_keeps_its_state() -> None:
     cache = law(groups=GDN, page_size=16, chunked_prefill_size=256, mamba_max_states_per_path=2)
     ask(cache, X[:600])

@@ -62,6 +62,7 @@ def test_defaults() -> None:
     assert (plain.page, plain.chunk, plain.window, plain.strategy) == (1, None, None, None)
     assert (plain.track_interval, plain.states_per_path, plain.bigram, plain.logprob_start) == (256, None, False, 0)
     assert (plain.pool_tokens, plain.window_pool_tokens, plain.state_slots) == (None, None, None)
+    assert made().reads_chains
     assert plain.enabled and plain.plain and not plain.eager and not plain.tracks
     assert not config(disable_radix_cache=True).enabled
     assert not config(**SWA).plain and not config(**GDN).plain
