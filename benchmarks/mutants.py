@@ -166,6 +166,9 @@ SAME |= {
     "if block % unit == 0 and not lookahead:": "a remainder is never below 0",
     "reference_engine/laws/sglang/insertion.py ReplaceComparisonOperator_Eq_LtE#0: "
     "if not holder.state_locks and len(holder.children) == 1:": "what is above the tail has a child",
+    "reference_engine/laws/sglang/held.py ReplaceUnaryOperator_USub_UAdd#0: return (wide[:-1] << 32) | wide[1:]": (
+        "the first token in place of each pair's own, which behind one prefix is the same for all"
+    ),
     "reference_engine/laws/sglang/law.py NumberReplacer#1: "
     "def _free_window(self, held: Held, until: int, *, interval: int = 1) -> None:": "what is freed then is nothing",
 }

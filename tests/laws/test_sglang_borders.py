@@ -164,6 +164,11 @@ def test_tokens_of_steps_that_accept_drafts_keep_their_order() -> None:
     assert ask(cache, [*X[:10], 70, 71, 72, 73, 74, 75, 76]).hit_len == 16
 
 
+def test_one_token_is_kept() -> None:
+    cache = law()
+    assert [ask(cache, ids).hit_len for ids in ([5], [5, 6], [5, 7])] == [0, 1, 1]
+
+
 # What goes first
 
 

@@ -394,8 +394,8 @@ class SglangLaw(Law):
             self._free_window(held, lease.length - 1, interval=WINDOW_DECODE_INTERVAL)
         if lease.length > held.capacity:
             self._extend(held, lease.length, room_tokens=self.granule)
-        else:
-            self.pools.make_room(0 if self.config.eager else self.granule)
+        elif not self.config.eager:
+            self.pools.make_room(self.granule)
 
     def accepted(self, lease: Lease, token_ids: Sequence[int]) -> None:
         """As `Law.accepted`, at once: of several grid points in one step, the last one's state is kept."""
