@@ -153,15 +153,12 @@ class VllmLaw(Law):
             if self.plan.plain and not self.plan.lookahead and len(output_ids) > 1:
                 self._decode_at_once(lease, output_ids)
                 return
-            for i, token_id in enumerate(output_ids):
-                last = i == len(output_ids) - 1
-                if last:
-                    self._add(lease, token_id)
-                    break
-                self.append(lease, token_id)
-                if _held(lease).planned is None:
-                    self._schedule_decode(lease)
+            for token_id in output_ids[:-1]:
+                self._add(lease, token_id)
+                self._schedule_decode(lease)
                 self.computed(lease, lease.length)
+            for token_id in output_ids[-1:]:
+                self._add(lease, token_id)
         finally:
             self.release(lease)
 

@@ -79,8 +79,7 @@ class GroupTable:
 
     def backs(self, found: Slots, hit: int) -> int:
         """Tokens of a hit that these blocks really hold."""
-        missing = np.flatnonzero(found[: -(-hit // self.block)] == 0)
-        return min(hit, (int(missing[0]) if len(missing) else len(found)) * self.block)
+        return min(hit, len(found) * self.block)
 
     def attach(self, found: Slots, hit: int) -> None:
         """Start on the blocks of a hit."""
@@ -114,8 +113,8 @@ class GroupTable:
         """Give back blocks that lie wholly in front of what is still read."""
         stop = min(self.skipped(computed) // self.block, self.size)
         if stop > 0:
-            held = np.flatnonzero(self.table[:stop] == 0)
-            self._drop(int(held[-1]) + 1 if len(held) else 0, stop)
+            gaps = np.flatnonzero(self.table[:stop] == 0)
+            self._drop(int(gaps.max(initial=0)), stop)
 
     def allocate(self, slots: int, target: int) -> None:
         """Take the blocks of a step."""
