@@ -224,14 +224,14 @@ class VllmLaw(Law):
         if plan.plain:
             # What is not there has been evicted, and how long it would have been follows from the history.
             alone = {plan.kinds[0].text: hit}
-            return Looked(ids, held.space, length, hit, 0, () if evicted else cuts, evicted, alone, hit)
+            return Looked(ids, held.space, length, hit, hit, () if evicted else cuts, evicted, alone, hit)
         alone = {kind.text: self.finder.alone(kind, held.keys, length) if plan.hybrid else hit for kind in plan.kinds}
         backed = hit
         if hit and plan.switches.mamba_margin:
             backed = min(table.backs(blocks, hit) for table, blocks in zip(held.tables, found.blocks, strict=True))
         if evicted:
             cuts = self.finder.unevicted(held.keys, length)
-        longest = found.longest if plan.switches.junctions else 0
+        longest = found.longest if plan.switches.junctions else hit
         return Looked(ids, held.space, length, hit, longest, cuts, evicted, alone, min(hit, backed))
 
     def _keys(self, ids: Tokens, space: str) -> Slots:

@@ -343,11 +343,6 @@ class StateTable(GroupTable):
         if self.plan.switches.fine_grained:
             self._publish_checkpoint(what)
 
-    def release(self) -> None:
-        """The request is over."""
-        super().release()
-        self.allocated, self._last_state, self._retired = False, None, 0
-
     def _move_draft(self, place: int) -> None:
         block = int(self.table[place])
         if self.plan.switches.marks_allocated_early and block and self.blocks.key_tokens(block) is not None:
