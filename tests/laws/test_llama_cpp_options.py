@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule
 from reference_engine.laws.llama_cpp.in_process import ContextOptions, LlamaCppPython
 from reference_engine.laws.llama_cpp.memory import Snapshot
@@ -392,3 +393,53 @@ def test_idle_slots_that_share_cells_make_room_only_where_it_is_needed() -> None
     running = law.admit(request(9, first=200))
     with pytest.raises(LawDoesNotCover, match="10 tokens do not fit beside those of the running requests in 20"):
         law.computed(running, 10)
+
+
+def tokens(*values: int) -> Ids:
+    return np.asarray(values, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("held", "stored", "asked", "taken"),
+    [
+        ([], [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 9], True),  # a quarter of it
+        ([], [1, 2, 3, 4, 5, 6, 7, 8, 0], [1, 2, 9], False),
+        ([1, 2, 9, 9], [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 0], False),  # half of either
+        ([1, 2, 9, 9], [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 0], True),
+        ([1, 2, 9, 9], [1, 2, 7], [1, 2, 0, 0], False),  # no more of the prompt
+        ([5], [1, 2], [1, 2, 0], True),
+        ([5], [6, 7], [1, 2, 0], False),
+    ],
+)
+def test_what_is_taken_from_the_ram_cache(held: list[int], stored: list[int], asked: list[int], taken: bool) -> None:
+    cache = RamCache(None, 100, StateBytes(per_token=0))
+    cache.save(tokens(*stored), (), (), Snapshot(0, len(stored) - 1))
+    assert (cache.better(tokens(*held), tokens(*asked)) is not None) == taken
+
+
+def test_of_several_stored_prompts_the_best_in_both_shares_is_taken() -> None:
+    """In the order in which they were stored, each against the best so far."""
+    prompts = ([1, 2, 3, 9], [1, 2, 3, 4, 8, 8], [1, 2, 3, 4, 5, 7], [1, 2, 6])
+    cache = RamCache(None, 100, StateBytes(per_token=0))
+    for prompt in prompts:
+        cache.save(tokens(*prompt), (), (), Snapshot(0, len(prompt) - 1))
+    found = cache.better(tokens(), tokens(1, 2, 3, 4, 5, 0))
+    assert found is not None and list(found.ids) == [1, 2, 3, 4, 5, 7]  # 3/4, then 5/6; 4/6 is less than 3/4
+
+
+@pytest.mark.parametrize(("shared", "stored"), [(199, [400]), (200, []), (201, [])])
+def test_a_slot_that_would_lose_more_than_half_is_put_aside(shared: int, stored: list[int]) -> None:
+    law = server(cache_ram_mib=-1, n_ctx_slot=2048)
+    for asked in (request(400), TokenRequest(request_id="b", ids=(*range(shared), 9999), max_tokens=1)):
+        law.send(asked)
+        law.finish(asked, (1,))
+    assert law.ram is not None and [len(each.ids) for each in law.ram.stored] == stored
+
+
+@pytest.mark.parametrize(("idle", "stored"), [(True, [40, 50]), (False, [50])])
+def test_other_idle_slots_are_put_aside_too(idle: bool, stored: list[int]) -> None:
+    law = server(n_parallel=2, cache_ram_mib=-1, n_ctx_slot=2048, cache_idle_slots=idle)
+    for asked in (request(50), request(40, first=100), request(30, first=200)):
+        law.send(asked)
+        law.finish(asked, (1,))
+    assert law.ram is not None and sorted(len(each.ids) for each in law.ram.stored) == stored

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vllm_asking import VERSIONS, P, ask, other
 
 from reference_engine.laws.base import PoolExhausted
-from reference_engine.laws.parts.chained import Chained
+from reference_engine.laws.parts.chained import Chained, chained_request
 from reference_engine.laws.parts.free_queue import FreeQueue
 from reference_engine.laws.parts.key_radix import KeyRadix
 from reference_engine.laws.parts.keyed_blocks import KeyedBlocks
@@ -345,3 +345,22 @@ def test_the_least_pool(law_id: str, options: dict[str, Any], length: int, outpu
     ascend = law_id.startswith("vllm-ascend") and "gdn:4" in options["groups"]
     keeps = options.get("num_speculative_tokens") == 5 and law_id.endswith("0.23")
     assert least_pool(law_id, options, length, outputs) == blocks + ascend + keeps
+
+
+@pytest.mark.parametrize(
+    ("most", "blocks", "counts"),
+    [(10, 8, [4, 8, 8, 12, 16, 8, 12]), (11, 4, [4, 8, 4, 8, 4]), (12, 4, [4, 8, 12, 4, 8, 12, 4])],
+)
+def test_keys_wait_until_there_are_twice_as_many_as_blocks(
+    monkeypatch: pytest.MonkeyPatch, most: int, blocks: int, counts: list[int]
+) -> None:
+    """Or `KEYS` of them; each prompt, known by the blocks of a trace, has four."""
+    monkeypatch.setattr("reference_engine.laws.vllm.law.KEYS", most)
+    bounded, unbounded = (make_law("vllm@0.32", {"block_size": 4} | more) for more in ({"num_blocks": blocks}, {}))
+    assert isinstance(bounded, VllmLaw) and isinstance(unbounded, VllmLaw)
+    found = []
+    for number in range(1, len(counts) + 1):
+        for law in (bounded, unbounded):
+            law.serve(chained_request(str(number), np.array([number]), 16, 16, number), (-1,))
+        found.append(bounded.radix.count)
+    assert found == counts and unbounded.radix.count == 4 * len(counts)

@@ -201,10 +201,8 @@ def _units(
     asked = given(options, "prefix_match_unit")
     if len(groups) == 1:
         if asked not in (None, *blocks) and caching and switches.bound_by_hashed:
-            raise LawDoesNotCover(
-                f"{law} refuses prefix_match_unit = {asked} with one layer group of {blocks[0]} tokens"
-            )
-        return blocks[0], False
+            raise LawDoesNotCover(f"{law} refuses prefix_match_unit = {asked} with one layer group of {common} tokens")
+        return common, False
     if len({str(g) for g in groups}) == 1 and caching and not switches.mask_at_hit_alignment:
         raise LawDoesNotCover(f"{law} refuses several layer groups that are all {groups[0]}")
     if (

@@ -326,7 +326,7 @@ class StateTable(GroupTable):
         if self.allocated:
             for place in range(before - drafts, min(before, running)):
                 self._move_draft(place)
-        new = max(required - self.size, 0) if self.plan.switches.fine_grained else required - self.size
+        new = max(required - self.size, 0)
         if self.partial is not None:
             taken = self.blocks.take(new + 1)
             self._continue_on_copy(*self.partial, int(taken[0]))
