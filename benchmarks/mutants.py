@@ -134,9 +134,28 @@ SAME: dict[str, str] = {
     "reference_engine/laws/sglang/pools.py NumberReplacer#2: window_pages = pages if self.has_window else 0": (
         "a pool without a limit lacks nothing"
     ),
+    "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#0: "
+    "return WindowMemory(WindowCells(self.window_cells, self.window, self.n_ubatch), 0)": "of one sequence any number",
     "reference_engine/laws/llama_cpp/memory.py NumberReplacer#0: EMPTY = -1": "a mark that is no position",
     "reference_engine/laws/llama_cpp/memory.py NumberReplacer#1: self.remove(owner, 0, newest + 1)": (
         "no position is below 0"
+    ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_NotEq_Gt#0: "
+    "used = int(np.count_nonzero(self._owner != EMPTY))": "the mark is the least of all",
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_NotEq_Gt#0: if owner != EMPTY": (
+        "the mark is the least of all"
+    ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_NotEq_Gt#1: if owner != EMPTY:": (
+        "the mark is the least of all"
+    ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_Eq_LtE#0: free = self._owner == EMPTY": (
+        "the mark is the least of all"
+    ),
+    "reference_engine/laws/llama_cpp/places.py ReplaceComparisonOperator_Gt_GtE#0: if first > self.first:": (
+        "gives nothing back"
+    ),
+    "reference_engine/laws/llama_cpp/places.py ReplaceComparisonOperator_Gt_GtE#0: if end > self.end:": (
+        "takes nothing"
     ),
     "reference_engine/laws/llama_cpp/places.py ReplaceComparisonOperator_Lt_NotEq#0: if len(found) < count:": (
         "no more than `count` are taken"

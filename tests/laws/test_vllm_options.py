@@ -223,6 +223,20 @@ def test_keys_inside_a_block(version: str) -> None:
 
 
 @pytest.mark.parametrize("law_id", IDS)
+def test_margins_of_a_drafter(law_id: str) -> None:
+    """A block, or a unit where hits end inside blocks; windows cannot follow them there."""
+
+    def margins(*groups: str, **options: Any) -> list[int]:
+        plan = plan_of(law_id, groups=groups, **options)
+        return [plan.margin(kind) for kind in plan.kinds]
+
+    assert margins("full:48", "gdn:16") == [48, 16] and margins("full:64", "swa:16:64") == [64, 16]
+    assert margins("full:16", "swa:16:64") == [16, 16]
+    if law_id == "vllm-ascend@0.30":
+        assert margins("full:64", "swa:32:64", "gdn:64", prefix_match_unit=16) == [16, 32, 16]
+
+
+@pytest.mark.parametrize("law_id", IDS)
 def test_the_pool(law_id: str) -> None:
     """`num_blocks` counts usable blocks, vLLM's own option block 0 too."""
     for options, usable in (({"num_blocks": 9}, 9), ({"num_gpu_blocks_override": 9}, 8)):

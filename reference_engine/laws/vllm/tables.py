@@ -296,7 +296,7 @@ class StateTable(GroupTable):
         """Give back all states but the newest, and the copied-from state of two steps ago."""
         switches = self.plan.switches
         if switches.keeps_draft_states:
-            computed = max(0, computed - self.plan.state_drafts)
+            computed -= self.plan.state_drafts
         if switches.retires_past_gaps:
             stop = min(self.skipped(computed) // self.block, self.size)
             if self._retired < stop:
