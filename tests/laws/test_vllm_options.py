@@ -302,6 +302,13 @@ def test_decode_steps_are_as_long_as_budget_and_context_allow() -> None:
         assert (step.start, step.end, step.target) == (49, 50, target), options
 
 
+def test_later_steps_leave_the_last_position_of_the_context() -> None:
+    for context, first, later in ((50, 50, 49), (51, 50, 50), (52, 50, 50)):
+        plan = plan_of("vllm@0.32", max_model_len=context)
+        assert prefill_step(plan, 50, 40, 0, first=True).end == first
+        assert prefill_step(plan, 50, 40, 0, first=False).end == later
+
+
 def test_a_finished_prompt_has_no_further_step() -> None:
     law = law_of("vllm@0.32", **STATES)
     lease = law.admit(TokenRequest(request_id="r", ids=tuple(P[:20]), max_tokens=3))
