@@ -117,6 +117,7 @@ class Finder:
 
     def _agree(self, keys: Slots, cap: int, *, ever: bool) -> Agreed:
         plan, switches = self.plan, self.plan.switches
+        simple = len(plan.kinds) == 2 and plan.kinds[0].kind is Kind.FULL
         looked_past = len(keys) * plan.unit if switches.bound_by_hashed else cap
         reaches: dict[str, Reach] = {}
         cuts: list[Cut] = []
@@ -150,6 +151,8 @@ class Finder:
             if candidate >= hit:
                 break
             hit = candidate
+            if simple:
+                break
         return hit, reaches, tuple(cuts), longest
 
     def _present(self, kind: GroupPlan, keys: Slots, bound: int, *, ever: bool) -> Mask:
