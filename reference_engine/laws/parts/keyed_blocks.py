@@ -4,7 +4,7 @@ Source: vLLM 0.23.0 to 0.33.0, v1/core/block_pool.py. A key is found per layer g
 blocks (a prompt of whole blocks recomputes its last one); the oldest answers. A block may carry more than one key
 (a prompt's tail inside a block, vLLM 0.26.0 and later). A block loses its keys when it is handed out again.
 
-A key and a layer group make an entry, `key * groups + group`. Memory: 8 bytes per entry, one more where the pool
+A key and a layer group make an entry, `key * groups + group`. Memory: 9 bytes per entry, one more where the pool
 remembers what it ever held, and up to 56 per block (24 of tables, four places of 8 in the queue).
 """
 
@@ -41,6 +41,7 @@ class KeyedBlocks:
         self._entry = np.zeros(self.queue.seen, np.int64)  # the first of a block; 0: it has none
         self._tokens = np.zeros(self.queue.seen, np.int64)
         self._holder, self._ever = NONE, np.empty(0, np.bool_)
+        self._several = np.empty(0, np.bool_)  # whether an entry is in `_others`
         self._others: dict[int, list[int]] = {}  # further holders of an entry, oldest first
         self._more: dict[int, list[int]] = {}  # further entries of a block
         self.evicted = False
@@ -50,7 +51,7 @@ class KeyedBlocks:
         """Make room for keys `1 .. count`."""
         size = (count + 1) * self.groups
         if size > len(self._holder):
-            self._holder = longer(self._holder, size)
+            self._holder, self._several = longer(self._holder, size), longer(self._several, size)
             if self.remembers:
                 self._ever = longer(self._ever, size)
 
@@ -165,11 +166,16 @@ class KeyedBlocks:
         if not np.count_nonzero(entries):
             return False
         self._entry[blocks] = 0
-        if self._others or self._more:
+        if self._more:
             for block, entry in zip(blocks.tolist(), entries.tolist(), strict=True):
                 for each in (entry, *self._more.pop(block, ())):
                     self._leave(each, block)
         else:
+            if self._others:
+                several = self._several.take(entries)
+                for block, entry in zip(blocks[several].tolist(), entries[several].tolist(), strict=True):
+                    self._leave(entry, block)
+                entries = entries[~several]
             self._holder[entries] = 0
         return True
 
@@ -181,6 +187,7 @@ class KeyedBlocks:
             taken = holders != 0
             for entry, block in zip(entries[taken].tolist(), blocks[taken].tolist(), strict=True):
                 self._others.setdefault(entry, []).append(block)
+            self._several[entries[taken]] = True
             entries, blocks = entries[~taken], blocks[~taken]
         self._holder[entries] = blocks
 
@@ -195,6 +202,7 @@ class KeyedBlocks:
             others.remove(block)
         if not others:
             del self._others[entry]
+            self._several[entry] = False
 
     def keys(self) -> Slots:
         """All that blocks have; only where there is one group."""
@@ -207,11 +215,12 @@ class KeyedBlocks:
         assert not self.remembers
         keyed, held = np.flatnonzero(self._entry), np.flatnonzero(self._holder)
         self._entry[keyed] = moved(self._entry[keyed])
-        holder, self._holder = self._holder[held], NONE
+        holder, self._holder, self._several = self._holder[held], NONE, np.empty(0, np.bool_)
         self.grow_keys(count)
         self._holder[moved(held)] = holder
-        others = moved(np.fromiter(self._others, np.int64)).tolist()
-        self._others = dict(zip(others, self._others.values(), strict=True))
+        others = moved(np.fromiter(self._others, np.int64, len(self._others)))
+        self._several[others] = True
+        self._others = dict(zip(others.tolist(), self._others.values(), strict=True))
 
     # -- books ---------------------------------------------------------------------------------------------------
 
@@ -229,6 +238,7 @@ class KeyedBlocks:
         assert not references[queued].any(), "block both free and held"
         if self.num_blocks is not None:
             assert len(queued) + np.count_nonzero(references) == self.num_blocks - 1, "blocks neither free nor held"
+        assert sorted(self._others) == np.flatnonzero(self._several).tolist(), "keys held twice are not marked as such"
         entries = np.flatnonzero(self._holder)
         for entry, block in zip(entries.tolist(), self._holder[entries].tolist(), strict=True):
             for each in (block, *self._others.get(entry, ())):

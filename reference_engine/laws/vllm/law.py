@@ -12,8 +12,8 @@ request for prompt log-probabilities skips the look-up and still publishes.
 Memory, of prompts by the blocks of a trace: some 70 bytes per block of the pool, and 12 bytes per distinct block of the
 trace and namespace, since whether a token is novel or was evicted needs the memory of all there was. Full attention
 alone in a bounded pool needs no more: keys that no block has any longer are forgotten (`_forget_keys`). Otherwise all
-keys stay: 9 bytes per unit and layer group, because what windows and states once had follows from nothing else. Prompts
-by tokens take 8 bytes per distinct token.
+keys stay: 10 bytes per unit and layer group, because what windows and states once had follows from nothing else.
+Prompts by tokens take 8 bytes per distinct token.
 """
 
 from __future__ import annotations
