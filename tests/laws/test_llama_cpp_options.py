@@ -443,3 +443,19 @@ def test_other_idle_slots_are_put_aside_too(idle: bool, stored: list[int]) -> No
         law.send(asked)
         law.finish(asked, (1,))
     assert law.ram is not None and sorted(len(each.ids) for each in law.ram.stored) == stored
+
+
+def test_what_the_laws_say_of_themselves() -> None:
+    for law in (server(), python()):
+        asked = request(9)
+        for _ in range(2):
+            law.send(asked)
+            law.finish(asked, (1,))  # has no KV: the context holds just the prompt
+        found = law.send(asked)
+        assert law.caps_last_token == (found.hit_len < 9)
+        assert not law.can_salt and law.granule == 1
+    assert server().reads_chains and not server(n_cache_reuse=1).reads_chains
+    assert server().reset_forgets_all and not server(n_parallel=2).reset_forgets_all
+    assert server(n_parallel=2, cache_ram_mib=1).reset_forgets_all
+    for options, binds in (({}, False), (WINDOW | {"swa_full": False}, True), (WINDOW | {"swa_full": True}, False)):
+        assert server(**options).chunks_bind == python(**options).chunks_bind == binds
