@@ -136,7 +136,7 @@ SAME: dict[str, str] = {
     ),
     "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#0: "
     "return WindowMemory(WindowCells(self.window_cells, self.window, self.n_ubatch), 0)": "of one sequence any number",
-    "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#0: self._stored = 0": "with a hit of 0 nothing is lost",
+    "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#0: self._stored = 0": "a hit of 0 loses nothing",
     "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#1: self._stored = 0": "no length is below 0",
     "reference_engine/laws/llama_cpp/memory.py NumberReplacer#0: EMPTY = -1": "a mark that is no position",
     "reference_engine/laws/llama_cpp/memory.py NumberReplacer#1: self.remove(owner, 0, newest + 1)": (
