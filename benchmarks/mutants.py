@@ -181,6 +181,8 @@ SAME: dict[str, str] = {
     ),
     "reference_engine/laws/vllm/plan.py ReplaceTrueWithFalse#0: "
     "len({b for g, b in zip(groups, blocks, strict=True) if g.kind is Kind.FULL}) > 1": "one block of each group",
+    "reference_engine/laws/vllm/law.py ReplaceBinaryOperator_Sub_Add#0: "
+    "lease.ids = np.concatenate([lease.ids, np.empty(need - len(lease.ids), np.int32)])": "room that nothing uses",
     "reference_engine/laws/vllm/law.py ReplaceFalseWithTrue#0: return Looked(ids, held.space, length, None, 0, (), "
     "False, {kind.text: 0 for kind in plan.kinds}, 0)": "read only where there was a look-up",
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
