@@ -123,6 +123,57 @@ SAME: dict[str, str] = {
     'if options.get("max_total_tokens") is None else positive(options, "max_total_tokens", 1)': (
         "a default, and the option is there"
     ),
+    "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#0: "
+    "return WindowMemory(WindowCells(self.window_cells, self.window, self.n_ubatch), 0)": "of one sequence any number",
+    "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#0: self._stored = 0": "a hit of 0 loses nothing",
+    "reference_engine/laws/llama_cpp/in_process.py NumberReplacer#1: self._stored = 0": "no length is below 0",
+    "reference_engine/laws/llama_cpp/memory.py NumberReplacer#0: EMPTY = -1": "a mark that is no position",
+    "reference_engine/laws/llama_cpp/memory.py NumberReplacer#1: self.remove(owner, 0, newest + 1)": (
+        "no position is below 0"
+    ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_NotEq_Gt#0: "
+    "used = int(np.count_nonzero(self._owner != EMPTY))": "the mark is the least of all",
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_NotEq_Gt#0: if owner != EMPTY": (
+        "the mark is the least of all"
+    ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_NotEq_Gt#1: if owner != EMPTY:": (
+        "the mark is the least of all"
+    ),
+    "reference_engine/laws/llama_cpp/memory.py ReplaceComparisonOperator_Eq_LtE#0: free = self._owner == EMPTY": (
+        "the mark is the least of all"
+    ),
+    "reference_engine/laws/llama_cpp/places.py ReplaceComparisonOperator_Gt_GtE#0: if first > self.first:": (
+        "gives nothing back"
+    ),
+    "reference_engine/laws/llama_cpp/places.py ReplaceComparisonOperator_Gt_GtE#0: if end > self.end:": (
+        "takes nothing"
+    ),
+    "reference_engine/laws/llama_cpp/places.py ReplaceComparisonOperator_Lt_NotEq#0: if len(found) < count:": (
+        "no more than `count` are taken"
+    ),
+    "reference_engine/laws/llama_cpp/places.py ReplaceTrueWithFalse#0: "
+    "Room(group, next(size for size, kind in zip(sizes, kinds, strict=True) if at in kind))": "three of each",
+    "reference_engine/laws/llama_cpp/places.py ReplaceTrueWithFalse#0: "
+    "sizes = [own + (pool.size or 0) for own, pool in zip(self._own, self._pools, strict=True)]": "three of each",
+    "reference_engine/laws/llama_cpp/slots.py NumberReplacer#0: "
+    "return slot.last_used is not None, slot.last_used or 0, -slot.number": "compared among the never used only",
+    "reference_engine/laws/llama_cpp/slots.py NumberReplacer#1: "
+    "return slot.last_used is not None, slot.last_used or 0, -slot.number": "compared among the never used only",
+    "reference_engine/laws/llama_cpp/server.py NumberReplacer#0: "
+    "copied_window_cells=own * window + (stored.window_cells if window else 0),": "without windows no layer has it",
+    "reference_engine/laws/vllm/find.py ReplaceComparisonOperator_Eq_GtE#0: "
+    "tail = reach.tail_key if stop == reach.stop else None": "`stop` is no more",
+    "reference_engine/laws/vllm/find.py ReplaceComparisonOperator_Gt_NotEq#0: "
+    "return Reach(length, 0, stop, tail if stop > run else None)": "with a tail, `stop` is no less than `run`",
+    "reference_engine/laws/vllm/plan.py ReplaceFalseWithTrue#0: return common, False": (
+        "blocks of one group have no unit inside them"
+    ),
+    "reference_engine/laws/vllm/plan.py ReplaceTrueWithFalse#0: "
+    "len({b for g, b in zip(groups, blocks, strict=True) if g.kind is Kind.FULL}) > 1": "one block of each group",
+    "reference_engine/laws/vllm/law.py ReplaceBinaryOperator_Sub_Add#0: "
+    "lease.ids = np.concatenate([lease.ids, np.empty(need - len(lease.ids), np.int32)])": "room that nothing uses",
+    "reference_engine/laws/vllm/law.py ReplaceFalseWithTrue#0: return Looked(ids, held.space, length, None, 0, (), "
+    "False, {kind.text: 0 for kind in plan.kinds}, 0)": "read only where there was a look-up",
     "adapters/http.py NumberReplacer#1: self._deadline = 0.0": "every exchange sets its own",
     "adapters/sglang/transcript.py NumberReplacer#1: last_ns = 0": "the time of an empty stream, which is refused",
     "adapters/llama_cpp/server_log.py NumberReplacer#0: WAIT_S = 2.0": "how long a line that never comes is waited for",

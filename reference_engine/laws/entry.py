@@ -43,6 +43,11 @@ def positive(options: Mapping[str, Any], key: str, default: int) -> int:
     return value
 
 
+def given(options: Mapping[str, Any], key: str) -> int | None:
+    """A positive whole number; None where there is none."""
+    return None if options.get(key) is None else positive(options, key, 1)
+
+
 def flag(options: Mapping[str, Any], key: str, *, default: bool) -> bool:
     """True or false."""
     value = options.get(key, default)
@@ -61,6 +66,4 @@ def share(options: Mapping[str, Any], key: str, default: float) -> float:
 
 def pages(pool_tokens: int | None, page_size: int, options: Mapping[str, Any], key: str) -> int | None:
     """Pages of the reference engine's pool, else those the options name; None: unbounded."""
-    if pool_tokens is not None:
-        return pool_tokens // page_size
-    return None if options.get(key) is None else positive(options, key, 1)
+    return given(options, key) if pool_tokens is None else pool_tokens // page_size

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from vllm_asking import VERSIONS, P, ask, hits, other, repeated, steps
+from vllm_lengths import OUTPUT, Lengths, read, request
 
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.vllm.switches import VLLM
@@ -297,3 +298,13 @@ def test_windows_in_blocks_wider_than_a_key_keep_hits_on_the_common_multiple(ver
 def test_only_0_33_has_keys_that_cover_the_next_token() -> None:
     named = [switches.law_id for switches in VLLM if "disable_lookahead_block_hashes" in switches.options]
     assert named == ["vllm@0.33"]
+
+
+@pytest.mark.parametrize("known", read(), ids=lambda known: str(known.options))
+def test_hits_of_one_text_cut_at_many_lengths(known: Lengths) -> None:
+    for law_id, expected in known.hits.items():
+        law = make_law(law_id, known.options)
+        assert [law.serve(request(*sent), OUTPUT).hit_len for sent in enumerate(known.lengths)] == list(expected), (
+            law_id
+        )
+        law.check_integrity()

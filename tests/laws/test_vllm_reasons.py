@@ -183,3 +183,24 @@ def test_a_drafter_is_booked_one_unit_and_eviction_the_rest(version: str, groups
         ask(law, prompt)
     gone = ask(law, P[:97]).ledger.by_cause()
     assert gone == {Cause.EVICTED: 80, Cause.SPEC_DROP: 16, Cause.LAST_TOKEN: 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "groups", "alone"),
+    [
+        ("0.23", ["full:16", "swa:16:40"], [(64, 64), (64, 64), (80, 80)]),
+        ("0.23", ["full:16", "gdn:16"], [(64, 80), (64, 80), (80, 96)]),
+        ("0.30", ["full:16", "swa:16:40"], [(64, 64), (64, 64), (80, 80)]),
+        ("0.30", ["full:16", "gdn:16"], [(64, 80), (64, 80), (80, 96)]),
+        ("0.32", ["full:16", "swa:16:40"], [(64, 80), (80, 80), (80, 96)]),
+        ("0.32", ["full:16", "gdn:16"], [(64, 80), (80, 80), (80, 96)]),
+        ("0.33", ["full:16", "swa:16:40"], [(80, 80), (80, 80), (80, 80)]),
+        ("0.33", ["full:16", "gdn:16"], [(80, 80), (80, 80), (80, 80)]),
+    ],
+)
+def test_each_group_alone_with_a_drafter(version: str, groups: list[str], alone: list[tuple[int, ...]]) -> None:
+    """Of 96 tokens by prompts of 95 to 97. From 0.32 on full attention gives back alone, and may look past L-1."""
+    for length, expected in zip((95, 96, 97), alone, strict=True):
+        law = make_law(f"vllm@{version}", {"groups": groups, "prefix_cache_retention_interval": None} | MTP)
+        ask(law, P[:96])
+        assert tuple(ask(law, P[:length]).per_group.values()) == expected

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reference_engine.laws.base import Law
-from reference_engine.laws.entry import LawEntry, flag, layer_groups, positive, share
+from reference_engine.laws.entry import LawEntry, flag, given, layer_groups, positive, share
 from reference_engine.laws.llama_cpp.in_process import ContextOptions, LlamaCppPython
 from reference_engine.laws.llama_cpp.memory import CELL_PADDING
 from reference_engine.laws.llama_cpp.ram_cache import (
@@ -64,7 +64,7 @@ def _server() -> LawEntry:
 
 def _in_process() -> LawEntry:
     def build(options: Mapping[str, Any], pool_tokens: int | None) -> Law:
-        n_ctx = pool_tokens if options.get("n_ctx") is None else positive(options, "n_ctx", 1)
+        n_ctx = given(options, "n_ctx") or pool_tokens
         n_batch = _at_most(positive(options, "n_batch", 512), n_ctx, 1)
         return LlamaCppPython(
             ContextOptions(
@@ -100,13 +100,14 @@ def _groups(law_id: str, options: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
 
 def _n_ctx_slot(options: Mapping[str, Any], pool_tokens: int | None, streams: int) -> int | None:
     """Tokens of one slot: as named, or its padded part of `n_ctx`."""
-    if options.get("n_ctx_slot") is not None:
-        return positive(options, "n_ctx_slot", 1)
+    n_ctx_slot, n_ctx = given(options, "n_ctx_slot"), given(options, "n_ctx")
+    if n_ctx_slot is not None:
+        return n_ctx_slot
     if pool_tokens is not None:
         return pool_tokens // streams
-    if options.get("n_ctx") is None:
+    if n_ctx is None:
         return None
-    padded = -(-positive(options, "n_ctx", 1) // CELL_PADDING) * CELL_PADDING
+    padded = -(-n_ctx // CELL_PADDING) * CELL_PADDING
     return -(-(padded // streams) // CELL_PADDING) * CELL_PADDING
 
 

@@ -63,7 +63,7 @@ class CheckpointRule:
 
     def due(self, start: int, end: int, prompt_len: int) -> bool:
         """Whether one is taken before the step `[start, end)`."""
-        return self.limit > 0 and start > 0 and prompt_len < end + self.n_ubatch
+        return bool(self.limit and start) and prompt_len < end + self.n_ubatch
 
     def added(self, kept: Iterable[Checkpoint], new: Checkpoint) -> list[Checkpoint]:
         """The slot's checkpoints after `new`."""

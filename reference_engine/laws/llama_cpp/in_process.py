@@ -177,7 +177,6 @@ class LlamaCppPython(Law):
         self._memory, self._tokens, self._history = self.options.memory(), NO_IDS, History()
         self._store = Store(self.options.layout(), self.moves)
         (self._places,) = self._store.sequences
-        self._stored = 0
 
     def _take(self, ids: Ids) -> Expectation:
         length, held = len(ids), len(self._tokens)

@@ -204,7 +204,7 @@ class WindowCells:
 
     def _find(self, count: int) -> Positions:
         used = int(np.count_nonzero(self._owner != EMPTY))
-        head = 0 if self._head > used + 2 * count or self._head >= len(self._position) else self._head
+        head = 0 if self._head > used + 2 * count else self._head
         free = self._owner == EMPTY
         for owner in np.unique(self._owner):
             if owner != EMPTY:

@@ -65,10 +65,9 @@ class Table:
 
     def cut(self, length: int) -> None:
         """Positions `length` and up are gone; what comes next is `length`, if nothing is left."""
-        if length < self.end:
-            kept = max(length - self.first, 0)
-            self.cells.give_back(self.places[kept:])
-            self.places, self.first = self.places[:kept], min(self.first, length)
+        kept = max(length - self.first, 0)
+        self.cells.give_back(self.places[kept:])
+        self.places, self.first = self.places[:kept], min(self.first, length)
 
     def drop_below(self, first: int) -> None:
         """Positions below `first` are gone."""

@@ -22,6 +22,8 @@ Draft models change nothing here: their state travels with the slot and no token
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,8 +51,6 @@ from vocabulary.errors import LawDoesNotCover
 from vocabulary.groups import Kind, LayerGroup
 from vocabulary.ledger import Cause, Ledger
 
-UNBOUNDED = 1 << 32
-"""Cells per slot where the pool has no limit: further apart than any prompt is long."""
 FULL = LayerGroup(Kind.FULL)
 
 
@@ -155,7 +155,7 @@ class LlamaCppServer(Law):
         super().__init__()
         self.options, self.ram = options, ram
         cells = options.n_ctx_slot
-        self._cells = cells or UNBOUNDED
+        self._cells = cells or sys.maxsize
         self._layout = _layout(options, ram)
         if self._layout is not None:
             self.rooms = Store(self._layout, self.moves).rooms(options.groups)
@@ -438,7 +438,7 @@ class LlamaCppServer(Law):
             return 0
         if first is None:
             return hit
-        return first if first > max(0, hit - self.options.window + 1) else 0
+        return first if first > hit - self.options.window + 1 else 0
 
     def _cut(self, checkpoint: Checkpoint | None) -> Cause:
         if checkpoint is not None:
@@ -468,7 +468,7 @@ class LlamaCppServer(Law):
         return self._cells - sum(max(slot.length, slot.places.full.end) for slot in others)
 
     def _resident(self, ids: Tokens, slots: int) -> Resident:
-        most = {True: 0, False: 0}
+        most = defaultdict[bool, int](int)
         for each in self.ram.stored if self.ram is not None else ():
             common = common_prefix(each.ids, ids)
             enough = bool(share(common, len(each.ids)) >= LEAST_KEPT)

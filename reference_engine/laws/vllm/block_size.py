@@ -135,7 +135,7 @@ def hybrid_block_size(
         raise UsageError(f"no block-size rule for {law_id!r}; there are: {', '.join(RELEASES)}")
     if release.rule is Rule.KEYS_ONLY:
         return _keys_only(law_id, sizes, configured)
-    alignment = max(release.kernel_block or kernel_block, configured or 0, (release.mla_block or 0) if mla else 0)
+    alignment = max(filter(None, (release.kernel_block or kernel_block, configured, mla and release.mla_block)))
     if release.checkpoints:
         alignment = math.lcm(alignment, checkpoint_alignment)
     needed = -(-sizes.state // sizes.kv_per_token)
@@ -167,7 +167,7 @@ def _keys_only(law_id: str, sizes: HybridBytes, configured: int | None) -> Hybri
             f"{law_id} stops: {block} tokens of keys are {block * sizes.k_per_token:,} B, not exactly the recurrent "
             f"state of {sizes.recurrent:,} B"
         )
-    block = max(block, configured or 0)
+    block = max(filter(None, (block, configured)))
     page = block * sizes.kv_per_token
     return HybridBlock(
         block_size=block,

@@ -76,7 +76,8 @@ class Finder:
             run = _leading(held != 0)
             if run and kind.eagle:
                 run -= 1
-            return Found(run * plan.unit, (Cut(kind, run * plan.unit),), 0, [held[:run]])
+            hit = run * plan.unit
+            return Found(hit, (Cut(kind, hit),), hit, [held[:run]])
         hit, reaches, cuts, longest = self._look(keys, cap, ever=False)
         blocks = [self._held(at, kind, reaches.get(kind.text), hit, keys) for at, kind in enumerate(plan.kind_of)]
         return Found(hit, cuts, longest, blocks)
@@ -112,7 +113,7 @@ class Finder:
             return self._agree(keys, cap, ever=ever)
         kind = self.plan.kinds[0]
         reach = self.reach(kind, keys, cap, drop=kind.eagle, ever=ever)
-        return reach.length, {kind.text: reach}, (Cut(kind, reach.length),), 0
+        return reach.length, {kind.text: reach}, (Cut(kind, reach.length),), reach.length
 
     def _agree(self, keys: Slots, cap: int, *, ever: bool) -> Agreed:
         plan, switches = self.plan, self.plan.switches

@@ -153,15 +153,12 @@ class VllmLaw(Law):
             if self.plan.plain and not self.plan.lookahead and len(output_ids) > 1:
                 self._decode_at_once(lease, output_ids)
                 return
-            for i, token_id in enumerate(output_ids):
-                last = i == len(output_ids) - 1
-                if last:
-                    self._add(lease, token_id)
-                    break
-                self.append(lease, token_id)
-                if _held(lease).planned is None:
-                    self._schedule_decode(lease)
+            for token_id in output_ids[:-1]:
+                self._add(lease, token_id)
+                self._schedule_decode(lease)
                 self.computed(lease, lease.length)
+            for token_id in output_ids[-1:]:
+                self._add(lease, token_id)
         finally:
             self.release(lease)
 
@@ -227,14 +224,14 @@ class VllmLaw(Law):
         if plan.plain:
             # What is not there has been evicted, and how long it would have been follows from the history.
             alone = {plan.kinds[0].text: hit}
-            return Looked(ids, held.space, length, hit, 0, () if evicted else cuts, evicted, alone, hit)
+            return Looked(ids, held.space, length, hit, hit, () if evicted else cuts, evicted, alone, hit)
         alone = {kind.text: self.finder.alone(kind, held.keys, length) if plan.hybrid else hit for kind in plan.kinds}
         backed = hit
         if hit and plan.switches.mamba_margin:
             backed = min(table.backs(blocks, hit) for table, blocks in zip(held.tables, found.blocks, strict=True))
         if evicted:
             cuts = self.finder.unevicted(held.keys, length)
-        longest = found.longest if plan.switches.junctions else 0
+        longest = found.longest if plan.switches.junctions else hit
         return Looked(ids, held.space, length, hit, longest, cuts, evicted, alone, min(hit, backed))
 
     def _keys(self, ids: Tokens, space: str) -> Slots:

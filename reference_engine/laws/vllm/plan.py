@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reference_engine.laws.base import PoolExhausted
-from reference_engine.laws.entry import flag, layer_groups, pages, positive
+from reference_engine.laws.entry import flag, given, layer_groups, pages, positive
 from reference_engine.laws.vllm.switches import EagleGroups, Switches
 from vocabulary.engine import TokenRequest
 from vocabulary.errors import LawDoesNotCover
@@ -173,7 +173,7 @@ def resolve(switches: Switches, options: Mapping[str, Any], pool_tokens: int | N
         state_drafts=drafts,
         retention=_retention(switches, options, groups, math.lcm(*blocks)),
         budget=positive(options, "max_num_batched_tokens", DEFAULT_BUDGET),
-        context=None if options.get("max_model_len") is None else positive(options, "max_model_len", 1),
+        context=given(options, "max_model_len"),
         num_blocks=num_blocks,
         alignment=unit if fine else math.lcm(*blocks),
         hybrid=len(groups) > 1,
@@ -198,15 +198,11 @@ def _units(
 ) -> tuple[int, bool]:
     """Tokens per key, and whether hits land on them inside a block."""
     law, common = switches.law_id, math.lcm(*blocks)
-    asked = None
-    if options.get("prefix_match_unit") is not None:
-        asked = positive(options, "prefix_match_unit", 1)
+    asked = given(options, "prefix_match_unit")
     if len(groups) == 1:
-        if asked not in (None, blocks[0]) and caching and switches.bound_by_hashed:
-            raise LawDoesNotCover(
-                f"{law} refuses prefix_match_unit = {asked} with one layer group of {blocks[0]} tokens"
-            )
-        return blocks[0], False
+        if asked not in (None, *blocks) and caching and switches.bound_by_hashed:
+            raise LawDoesNotCover(f"{law} refuses prefix_match_unit = {asked} with one layer group of {common} tokens")
+        return common, False
     if len({str(g) for g in groups}) == 1 and caching and not switches.mask_at_hit_alignment:
         raise LawDoesNotCover(f"{law} refuses several layer groups that are all {groups[0]}")
     if (
@@ -276,7 +272,4 @@ def _retention(
 def _num_blocks(options: Mapping[str, Any], blocks: list[int], pool_tokens: int | None) -> int | None:
     """Blocks of the pool with block 0: `num_blocks` and the reference engine's pool do not count it."""
     usable = pages(pool_tokens, max(blocks), options, "num_blocks")
-    if usable is not None:
-        return usable + 1
-    key = "num_gpu_blocks_override"
-    return None if options.get(key) is None else positive(options, key, 1)
+    return given(options, "num_gpu_blocks_override") if usable is None else usable + 1

@@ -79,8 +79,7 @@ class GroupTable:
 
     def backs(self, found: Slots, hit: int) -> int:
         """Tokens of a hit that these blocks really hold."""
-        missing = np.flatnonzero(found[: -(-hit // self.block)] == 0)
-        return min(hit, (int(missing[0]) if len(missing) else len(found)) * self.block)
+        return min(hit, len(found) * self.block)
 
     def attach(self, found: Slots, hit: int) -> None:
         """Start on the blocks of a hit."""
@@ -114,8 +113,8 @@ class GroupTable:
         """Give back blocks that lie wholly in front of what is still read."""
         stop = min(self.skipped(computed) // self.block, self.size)
         if stop > 0:
-            held = np.flatnonzero(self.table[:stop] == 0)
-            self._drop(int(held[-1]) + 1 if len(held) else 0, stop)
+            gaps = np.flatnonzero(self.table[:stop] == 0)
+            self._drop(int(gaps.max(initial=0)), stop)
 
     def allocate(self, slots: int, target: int) -> None:
         """Take the blocks of a step."""
@@ -297,7 +296,7 @@ class StateTable(GroupTable):
         """Give back all states but the newest, and the copied-from state of two steps ago."""
         switches = self.plan.switches
         if switches.keeps_draft_states:
-            computed = max(0, computed - self.plan.state_drafts)
+            computed -= self.plan.state_drafts
         if switches.retires_past_gaps:
             stop = min(self.skipped(computed) // self.block, self.size)
             if self._retired < stop:
@@ -327,7 +326,7 @@ class StateTable(GroupTable):
         if self.allocated:
             for place in range(before - drafts, min(before, running)):
                 self._move_draft(place)
-        new = max(required - self.size, 0) if self.plan.switches.fine_grained else required - self.size
+        new = max(required - self.size, 0)
         if self.partial is not None:
             taken = self.blocks.take(new + 1)
             self._continue_on_copy(*self.partial, int(taken[0]))
@@ -343,11 +342,6 @@ class StateTable(GroupTable):
         self._publish_full(what)
         if self.plan.switches.fine_grained:
             self._publish_checkpoint(what)
-
-    def release(self) -> None:
-        """The request is over."""
-        super().release()
-        self.allocated, self._last_state, self._retired = False, None, 0
 
     def _move_draft(self, place: int) -> None:
         block = int(self.table[place])
