@@ -142,15 +142,4 @@ class Ledger:
             if start < interval.end:
                 cause = Cause.UNEXPLAINED if interval.cause is Cause.REUSED else interval.cause
                 parts.append(Interval(start, interval.end, cause))
-        return Ledger(self.prompt_len, _merged(parts))
-
-
-def _merged(parts: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Neighbours of one cause joined."""
-    merged: list[Interval] = []
-    for part in parts:
-        if merged and merged[-1].cause is part.cause:
-            merged[-1] = Interval(merged[-1].start, part.end, part.cause)
-        else:
-            merged.append(part)
-    return tuple(merged)
+        return Ledger(self.prompt_len, tuple(parts))

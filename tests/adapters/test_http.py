@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPSConnection
 
 import pytest
 
@@ -200,7 +201,9 @@ def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1]:8000", "https://host.example/base/", "HTTP://127.0.0.1"])
 def test_a_url_that_can_be_used(url: str) -> None:
-    HttpClient("made-up", url, timeout_s=1).close()
+    client = HttpClient("made-up", url, timeout_s=1)
+    assert isinstance(client._connection, HTTPSConnection) == url.startswith("https")
+    client.close()
 
 
 @pytest.mark.parametrize("key", ["secret\n", "sec\rret", "s\u00e9cret"])
@@ -216,7 +219,10 @@ def answers(status: int, body: bytes = b"{}") -> Callable[[Server, socket.socket
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(201, EngineFailed), (399, EngineFailed), (400, RequestRefused), (499, RequestRefused), (500, EngineFailed)],
+    [
+        *((status, EngineFailed) for status in (201, 399, 500, 503)),
+        *((status, RequestRefused) for status in (400, 499)),
+    ],
 )
 def test_a_post_that_is_not_answered_with_200(status: int, kind: type[Exception]) -> None:
     said = rf"^made-up: POST /completion (refused with|answered) {status}: two lines$"

@@ -87,9 +87,10 @@ def test_output_that_is_short(events: list[dict[str, Any]]) -> None:
     swallowed = [event for event in copy.deepcopy(events) if event.get("tokens") != [1632]]
     with pytest.raises(RequestRefused, match="UTF-8"):
         reply_of(timed(swallowed))
-    swallowed[-1]["tokens_predicted"] = 2
-    with pytest.raises(EngineFailed, match="stopped after 2 tokens"):
-        reply_of(timed(swallowed))
+    for predicted in (2, 1, None):
+        swallowed[-1]["tokens_predicted"] = predicted
+        with pytest.raises(EngineFailed, match="stopped after 2 tokens"):
+            reply_of(timed(swallowed))
 
 
 def test_errors_inside_the_stream() -> None:

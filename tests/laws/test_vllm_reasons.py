@@ -53,6 +53,9 @@ def test_successor_differs() -> None:
     pair = ([*P[:32], *other(40)], [*P[:32], *other(40)])
     found = last("vllm@0.33", {"groups": ["full:16"]} | MTP, *pair)
     assert causes(found) == [(Cause.REUSED, 16), (Cause.SUCCESSOR, 32), (Cause.NOVEL, 72)]
+    small = {"groups": ["full:16"], "num_gpu_blocks_override": 12} | MTP
+    found = last("vllm@0.33", small, P[:130], other(100), [*P[:96], *other(40)])
+    assert causes(found) == [(Cause.REUSED, 64), (Cause.EVICTED, 80), (Cause.SUCCESSOR, 96), (Cause.NOVEL, 136)]
 
 
 def test_window_is_not_kept() -> None:

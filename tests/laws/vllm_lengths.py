@@ -52,7 +52,8 @@ def main() -> None:
                 lookup = open_lookup(law_id, each.options, Path(folder))
                 seen = [lookup.send(request(*sent), OUTPUT).hit_len for sent in enumerate(each.lengths)]
                 lookup.close()
-            each.hits[law_id] = tuple(int(hit or 0) for hit in seen)
+            assert None not in seen, f"{law_id} {each.options}: an answer without a hit"
+            each.hits[law_id] = tuple(hit for hit in seen if hit is not None)
     FILE.write_text("".join(json.dumps(asdict(each)) + "\n" for each in asked), encoding="utf-8")
 
 

@@ -41,6 +41,12 @@ def test_an_observation_moves_only_the_border_of_the_reuse(
             )
 
 
+@pytest.mark.parametrize("start", [-1, 11])
+def test_a_start_outside_the_prompt_is_no_observation(start: int) -> None:
+    with pytest.raises(ValueError, match=rf"position start {start} outside \[0, 10\]"):
+        Ledger.waterfall(10, [(Cause.NOVEL, 4)]).observed(start)
+
+
 def test_causes_are_booked_where_the_rule_puts_them() -> None:
     ledger = Ledger.waterfall(
         1038, [(Cause.NOVEL, 1038), (Cause.LAST_TOKEN, 1037), (Cause.GRANULE, 1024), (Cause.EVICTED, 1024)]

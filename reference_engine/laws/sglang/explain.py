@@ -33,8 +33,7 @@ def explain(
     length, page = request.prompt_len, config.page
     # A running request may have published more than the history of computed prompts knows.
     lcp = max(history.lcp(ids, request.namespace), looked_up.hit)
-    capped = min(lcp, length - 1)
-    limited = min(capped, looked_up.limit)
+    limited = min(lcp, looked_up.limit)
     paired = max(limited - 1, 0) if config.bigram else limited
     ceilings = [
         (Cause.NOVEL, max(lcp, history.lcp_elsewhere(ids, request.namespace))),
