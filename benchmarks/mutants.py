@@ -92,6 +92,29 @@ PARTS = (
     Part("adapters:http", ("adapters/http.py",), OF_ADAPTERS),
 )
 SAME: dict[str, str] = {
+    "adapters/http.py NumberReplacer#0: self._deadline = 0.0": "every call sets it",
+    "adapters/llama_cpp/completion.py NumberReplacer#2: "
+    "done_ns, last = timed.events[-1] if timed.events else (0, {})": "without events it is an error",
+    "reference_engine/laws/llama_cpp/memory.py NumberReplacer#1: return Snapshot(0, self._length - 1)": (
+        "nothing but the length matters"
+    ),
+    "reference_engine/laws/parts/key_radix.py ReplaceBinaryOperator_Mul_FloorDiv#0: "
+    "self._begins = (np.cumsum(sizes) - sizes + 1) * kept": "numpy divides by 0 to 0",
+    "harness/judge.py NumberReplacer#1: return self._judge(request, reply, self._known([request])[0])": "one request",
+    "harness/judge.py NumberReplacer#1: law.finish(request, ids[:1])": "the last generated token is never kept",
+    "reference_engine/laws/vllm/explain.py ReplaceComparisonOperator_Gt_GtE#0: "
+    "sound = [(cause, ceiling if ceiling > hit else hit) for cause, ceiling in ceilings]": "either is the hit then",
+    "reference_engine/laws/parts/keyed_blocks.py ReplaceTrueWithFalse#0: "
+    "for block, entry in zip(blocks.tolist(), entries.tolist(), strict=True):": "an entry of each block",
+    "reference_engine/laws/parts/stretches.py ReplaceComparisonOperator_Lt_NotEq#0: "
+    "return self._lengths[request] == length and self._begins[request] < self._end(request)": "begins are never behind",
+    "reference_engine/laws/sglang/law.py ReplaceComparisonOperator_Gt_NotEq#0: if length > 0:": "never below 0",
+    "reference_engine/laws/sglang/config.py ReplaceComparisonOperator_NotEq_Gt#0: "
+    'if value == "no_buffer" and page != 1:': "a page has 1 token at least",
+    "adapters/http.py NumberReplacer#0: "
+    "time.sleep(max(0, request.not_before_ns - time.monotonic_ns()) / 1e9)": "a nanosecond more",
+    "adapters/http.py NumberReplacer#2: "
+    "time.sleep(max(0, request.not_before_ns - time.monotonic_ns()) / 1e9)": "a millionth of the wait less",
     "reference_engine/laws/deepinfer/law.py ReplaceComparisonOperator_Eq_GtE#0: "
     "and common_prefix(ids, lease.ids[: lease.computed_len]) == start": "`ids` has no more than `start` tokens",
     "reference_engine/laws/tensorrt_llm/v1.py NumberReplacer#3: ceilings[-1] = (Cause.DISABLED, 0)": (

@@ -185,7 +185,7 @@ def test_law() -> None:
 def test_server_that_does_not_fit_the_experiment() -> None:
     assert facts_of(INFO, spec(), model(), {"model_type": "qwen3"}).context_len == 994
     gemma = facts_of(INFO, spec(), model("gemma3_text"), {"model_type": "gemma3_text"})
-    assert gemma.groups == ("full",)
+    assert gemma.groups == ("full",) and gemma.can_salt
     assert gemma.notes[-1] == "SGLang keeps full KV for the sliding-window layers of Gemma 3"
     assert not any("Gemma" in note for note in facts_of(INFO, spec(), model(), {"model_type": "qwen3"}).notes)
     for info, running, why in (

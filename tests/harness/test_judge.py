@@ -168,6 +168,12 @@ def test_generated_tokens_are_of_the_vocabulary(token: int, outside: bool) -> No
     assert all(f"token {token} " in finding.detail for finding in findings)
 
 
+def test_of_several_tokens_outside_the_vocabulary_the_first_is_named() -> None:
+    request = TokenRequest(request_id="r", ids=tuple(PROMPT))
+    (finding,) = Judge(FACTS).judge(request, told(request, 0, 0, output_ids=(5, 2000, -3))).findings
+    assert "token 2000 " in finding.detail
+
+
 def test_a_wrong_prompt_count_is_found() -> None:
     request = TokenRequest(request_id="r", ids=tuple(PROMPT))
     for counted in (39, 41):

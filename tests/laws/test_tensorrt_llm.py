@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine.laws.base import Expectation, Law, Lease
-from reference_engine.laws.registry import make_law
+from reference_engine.laws.registry import LAWS, make_law
 from reference_engine.laws.tensorrt_llm.budget import FirstChunk, admitted, estimate
 from reference_engine.laws.tensorrt_llm.v1 import TrtllmV1
 from reference_engine.laws.tensorrt_llm.v2 import HeldV2
@@ -427,3 +427,9 @@ def test_books_hold_with_overlapping_requests(
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def test_what_is_covered_names_the_kind_of_windows() -> None:
+    covers = {law_id: LAWS[law_id].covers for law_id in ("tensorrt-llm@v1", "tensorrt-llm@v1-cyclic")}
+    assert covers["tensorrt-llm@v1"].endswith("linear windows (PR 6768 and later)")
+    assert covers["tensorrt-llm@v1-cyclic"].endswith("cyclic windows (before PR 6768)")
