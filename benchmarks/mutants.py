@@ -92,6 +92,12 @@ PARTS = (
     Part("adapters:http", ("adapters/http.py",), OF_ADAPTERS),
 )
 SAME: dict[str, str] = {
+    "reference_engine/laws/sglang/law.py ReplaceAndWithOr#0: if whole and not config.plain:": (
+        "read in whole pages, and never for full attention alone"
+    ),
+    "reference_engine/laws/vllm/tables.py ReplaceComparisonOperator_Lt_NotEq#0: if self._retired < stop:": (
+        "what is retired only grows"
+    ),
     "adapters/http.py NumberReplacer#0: self._deadline = 0.0": "every call sets it",
     "adapters/llama_cpp/completion.py NumberReplacer#2: "
     "done_ns, last = timed.events[-1] if timed.events else (0, {})": "without events it is an error",
