@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusing import refuses
 
 from reference_engine.laws.base import Ids
 from reference_engine.laws.llama_cpp.checkpoints import Checkpoint, CheckpointRule
@@ -22,14 +23,6 @@ from vocabulary.ledger import Cause
 
 SERVER, PYTHON = "llama.cpp", "llama-cpp-python@0.3"
 WINDOW, STATES = {"groups": ["full", "swa:128"]}, {"groups": ["full", "gdn"]}
-
-
-def refuses(law_id: str, **options: Any) -> bool:
-    try:
-        make_law(law_id, options)
-    except LawDoesNotCover:
-        return True
-    return False
 
 
 def server(**options: Any) -> LlamaCppServer:

@@ -5,26 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from refusing import refuses
 
 from reference_engine.laws.base import Law
 from reference_engine.laws.deepinfer.law import DeepInfer
 from reference_engine.laws.deepinfer.replay import Mode
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.tensorrt_llm.v2 import TrtllmV2
-from vocabulary.errors import LawDoesNotCover, UsageError
+from vocabulary.errors import LawDoesNotCover
 
 V1, V2, DEEPINFER = "tensorrt-llm@v1", "tensorrt-llm@v2", "deepinfer@0.1.0"
-REFUSED = (LawDoesNotCover, UsageError)
 STATES = {"groups": ["full", "gdn"]}
 WINDOW = {"groups": ["full", "swa:128"]}
-
-
-def refuses(law_id: str, **options: Any) -> bool:
-    try:
-        make_law(law_id, options)
-    except REFUSED:
-        return True
-    return False
 
 
 @pytest.mark.parametrize("law_id", [V1, V2])

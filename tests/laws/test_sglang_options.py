@@ -8,31 +8,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from refusing import refuses
 
 from reference_engine.laws.registry import make_law
 from reference_engine.laws.sglang.config import SglangConfig
 from reference_engine.laws.sglang.law import SglangLaw
-from vocabulary.errors import LawDoesNotCover
 
+SGLANG = "sglang@0.5.23"
 SWA, GDN = {"groups": ["full", "swa:128"]}, {"groups": ["full", "gdn"]}
 
 
 def made(pool_tokens: int | None = None, **options: Any) -> SglangLaw:
-    law = make_law("sglang@0.5.23", options, pool_tokens=pool_tokens)
+    law = make_law(SGLANG, options, pool_tokens=pool_tokens)
     assert isinstance(law, SglangLaw)
     return law
 
 
 def config(pool_tokens: int | None = None, **options: Any) -> SglangConfig:
     return made(pool_tokens, **options).config
-
-
-def refuses(**options: Any) -> bool:
-    try:
-        config(**options)
-    except LawDoesNotCover:
-        return True
-    return False
 
 
 NO_NUMBERS = (True, False, 1.0, "1", [1])
@@ -53,8 +46,8 @@ NO_NUMBERS = (True, False, 1.0, "1", [1])
     ],
 )
 def test_whole_numbers(name: str, taken: tuple[int | None, ...], refused: tuple[int | None, ...]) -> None:
-    assert not any(refuses(**GDN, **{name: value}) for value in taken)
-    assert [value for value in (*refused, *NO_NUMBERS) if not refuses(**GDN, **{name: value})] == []
+    assert not any(refuses(SGLANG, **GDN, **{name: value}) for value in taken)
+    assert [value for value in (*refused, *NO_NUMBERS) if not refuses(SGLANG, **GDN, **{name: value})] == []
 
 
 def test_defaults() -> None:
@@ -67,19 +60,21 @@ def test_defaults() -> None:
     assert not config(disable_radix_cache=True).enabled
     assert not config(**SWA).plain and not config(**GDN).plain
     assert config(groups=["full", "swa:16:128"]).page == config(page_size=16).page == 16
-    assert [refuses(groups=["full:16"], page_size=page) for page in (8, 16)] == [True, False]
-    assert [refuses(disable_radix_cache=value) for value in (0, 1, None, "true")] == [True] * 4
+    assert [refuses(SGLANG, groups=["full:16"], page_size=page) for page in (8, 16)] == [True, False]
+    assert [refuses(SGLANG, disable_radix_cache=value) for value in (0, 1, None, "true")] == [True] * 4
 
 
 def test_a_window_counts_the_tokens_before_one() -> None:
     assert [config(groups=["full", f"swa:{window}"]).window for window in (2, 128)] == [1, 127]
-    assert refuses(groups=["full", "swa:1"])
+    assert refuses(SGLANG, groups=["full", "swa:1"])
 
 
 def test_a_chunk_is_a_page_or_more_and_with_states_whole_pages() -> None:
     def taken(**options: Any) -> list[int]:
         return [
-            size for size in (15, 16, 17, 31, 32) if not refuses(**options, page_size=16, chunked_prefill_size=size)
+            size
+            for size in (15, 16, 17, 31, 32)
+            if not refuses(SGLANG, **options, page_size=16, chunked_prefill_size=size)
         ]
 
     assert taken() == taken(**SWA) == [16, 17, 31, 32]
@@ -95,7 +90,7 @@ def test_pools_are_whole_pages() -> None:
         assert found.window_pool_tokens == tokens
     assert config(max_total_tokens=111).window_pool_tokens is None is config(**SWA).window_pool_tokens
     for value in (-0.1, 1.1, True, None, "0.5"):
-        assert refuses(**SWA, swa_full_tokens_ratio=value), value
+        assert refuses(SGLANG, **SWA, swa_full_tokens_ratio=value), value
 
 
 def test_a_pool_of_the_reference_engine_reserves_whole_prompts() -> None:
@@ -135,7 +130,7 @@ def test_the_strategy_follows_the_page() -> None:
         assert (config(**given).strategy, config(**given, page_size=16).strategy) == ("no_buffer", "extra_buffer")
     assert config(**GDN).strategy == "no_buffer" and not config(**GDN).tracks
     assert config(**GDN, **{name: "extra_buffer"}).tracks
-    assert refuses(**GDN, **{name: "no_buffer"}, page_size=2)
+    assert refuses(SGLANG, **GDN, **{name: "no_buffer"}, page_size=2)
     assert config(**SWA, **{name: "extra_buffer"}).strategy is None
 
 

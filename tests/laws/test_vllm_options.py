@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from refusing import refuses
 from vllm_asking import VERSIONS, P, ask
 
 from reference_engine.laws.registry import make_law
@@ -15,7 +16,7 @@ from reference_engine.laws.vllm.plan import Plan
 from reference_engine.laws.vllm.steps import decode_step, prefill_step
 from reference_engine.laws.vllm.switches import ASCEND, VLLM, EagleGroups, Switches
 from vocabulary.engine import TokenRequest
-from vocabulary.errors import LawDoesNotCover, UsageError
+from vocabulary.errors import LawDoesNotCover
 
 IDS = [switches.law_id for switches in (*VLLM, *ASCEND)]
 MTP = {"num_speculative_tokens": 1, "method": "mtp"}
@@ -30,14 +31,6 @@ def law_of(law_id: str, **options: Any) -> VllmLaw:
 
 def plan_of(law_id: str, **options: Any) -> Plan:
     return law_of(law_id, **options).plan
-
-
-def refuses(law_id: str, **options: Any) -> bool:
-    try:
-        make_law(law_id, options)
-    except (LawDoesNotCover, UsageError):
-        return True
-    return False
 
 
 # -- releases ----------------------------------------------------------------------------------------------------------
